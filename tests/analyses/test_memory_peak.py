@@ -10,10 +10,11 @@ from chrome_builder import kernel, memory, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_builder import Allocator, as_written_by, frame, pickled, snapshot
-from snapshot_traces import MIB, loaded, report, rows, section, table, written
+from snapshot_traces import MIB, frame_of, loaded, report, rows, section, table, written
 
 from tracekit.analyses.memory import memory_peak
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Frames
 from tracekit.model.trace import Source, Trace, Want
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.call_sites import build_allocation_tree, build_site_table, shorten_frame_path
@@ -152,7 +153,7 @@ def test_the_allocated_peak_is_of_sizes_as_the_allocator_rounds_them(tmp_path):
     made = table(memory_peak.measure(loaded(tmp_path, allocator)), "snapshot_levels")
     assert made["peak_allocated_bytes"].tolist() == [1024 + MIB + 512]
     assert made["peak_bytes"].tolist() == [1000 + MIB + 1]
-    found = table(memory_peak.measure(loaded(tmp_path, allocator)), "metrics")
+    found = memory_peak.measure(loaded(tmp_path, allocator))["metrics"]
     told = dict(zip(found["name"], found["value"], strict=True))
     assert told["device_peak_allocated"] == 1024 + MIB + 512
 
@@ -205,14 +206,15 @@ def test_the_tree_begins_outermost_and_parts_lie_within_what_they_are_parts_of(t
 
 
 def test_a_tree_leaves_out_what_is_too_small_with_all_above_it():
-    stacks = TABLES["stacks"].frame(
+    stacks = TABLES["stacks"].cast(
         {
             "stack": np.array([1, 1, 2, 2], np.int64), "depth": np.array([0, 1, 0, 1], np.int32),
             "name": ["a", "top", "b", "other"], "file": ["x.py"] * 4, "line": [1, 2, 3, 4],
         }
     )  # fmt: skip
-    made, missing = build_allocation_tree(stacks, np.array([1, 2]), np.array([90, 10]), max_nodes=10, min_bytes=20)
-    assert made[["depth", "name"]].to_numpy().tolist() == [[0, "x.py:2 top"], [1, "x.py:1 a"]]
+    trace = Trace(Source(Path("a"), "a", "torch_memory", "torch_memory"), Frames({"stacks": stacks}))
+    made, missing = build_allocation_tree(trace, np.array([1, 2]), np.array([90, 10]), max_nodes=10, min_bytes=20)
+    assert frame_of(made)[["depth", "name"]].to_numpy().tolist() == [[0, "x.py:2 top"], [1, "x.py:1 a"]]
     assert missing == 10
 
 
@@ -226,7 +228,7 @@ def test_a_program_within_an_installed_looking_folder_is_named_by_any_python(tmp
     allocator = Allocator()
     allocator.alloc(1000, [EMPTY, TORCH, frame("run", "/opt/lib/python3.11/runpy.py", 3)])
     found = build_site_table(loaded(tmp_path, allocator))
-    assert found[["site", "kind"]].to_numpy().tolist() == [["torch/nn/functional.py:5 linear", 1]]
+    assert (found.site.texts, found.kind.tolist()) == (("torch/nn/functional.py:5 linear",), [1])
 
 
 @pytest.mark.parametrize(
@@ -251,8 +253,8 @@ def test_starts_and_ends_become_ranges(tmp_path, marks, expected):
     found = trace.derived(snapshot_windows.list_annotated_ranges)
     zero = allocator.annotations[0]["time_us"] * 1000 if marks else 0
     told = [
-        (str(name), (ts - zero) // 1000, dur // 1000)
-        for name, ts, dur in found[["name", "ts_ns", "dur_ns"]].itertuples(index=False)
+        (found.name.texts[code], (ts - zero) // 1000, dur // 1000)
+        for code, ts, dur in zip(found.name.codes, found.ts_ns, found.dur_ns, strict=True)
     ]
     assert told == expected
 
@@ -274,7 +276,7 @@ def test_a_numbered_range_is_a_step_unless_the_file_is_one(tmp_path):
     allocator.alloc(512)
     allocator.annotate("step 4", "END")
     free, bound = (loaded(tmp_path, allocator, step=number) for number in (None, 9))
-    found = [snapshot_windows.list_snapshot_steps(t, t.derived(replay_all_devices)[0])["step"].tolist() for t in (free, bound)]  # fmt: skip
+    found = [snapshot_windows.list_snapshot_steps(t, t.derived(replay_all_devices)[0]).step.values.tolist() for t in (free, bound)]  # fmt: skip
     assert found == [[4], [9]]
 
 

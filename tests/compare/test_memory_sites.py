@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from compare.memory_sides import holding, memory_of, memory_side, of_one, told
 from hypothesis import given, settings
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from tracekit.compare.snapshots import sites as memory_sites
 from tracekit.compare.snapshots.owners import END, PEAK, MemoryOwner, MemorySnapshot
 from tracekit.compare.snapshots.sites import compare_memory_sites, shorten_sites
-from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import Coded, Columns
-from tracekit.model.trace import Measurements, Source, add_key_columns
+from tracekit.model.tables import KEYS, TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Frames
+from tracekit.model.trace import Measurements, Source, Trace, add_key_columns
 from tracekit.process.memory import live as snapshot_live
 from tracekit.process.memory.call_sites import format_frame_places
 from tracekit.process.memory.live import LiveMemory, sum_live_memory_by_site
@@ -110,13 +109,15 @@ def test_categories_add_up_as_well_and_are_told_where_anything_tells_them(tmp_pa
 def test_files_that_a_compiler_calls_by_a_hash_are_one_place():
     hashes = ("c" + "a2" * 25 + "b", "c" + "z7" * 25 + "y")
     files = [f"/tmp/torchinductor/{h[1:3]}/{h}.py" for h in hashes] + ["/job/cab.py", "??", "/job/m.py"]
-    stacks = TABLES["stacks"].frame(
+    stacks = TABLES["stacks"].cast(
         {
             "stack": np.arange(5), "depth": np.zeros(5, np.int32), "name": ["call"] * 5, "file": files,
             "line": [33, 40, 1, 7, 0],
         }
     )  # fmt: skip
-    assert format_frame_places(stacks, np.arange(5)).tolist() == [
+    trace = Trace(Source(Path("a"), "a", "torch_memory", "torch_memory"), Frames({"stacks": stacks}))
+    places = format_frame_places(trace, np.arange(5))
+    assert [places.texts[code] for code in places.codes] == [
         "(compiled) call", "(compiled) call", "cab.py call", "call", "call",
     ]  # fmt: skip
 
@@ -163,25 +164,25 @@ def snapshot_of(pieces):
     """A snapshot whose pieces are (function, line, category, bytes); function 0 is none."""
     known = [f"f{function}" if function else None for function, *_ in pieces]
     lines = [line for _, line, *_ in pieces]
-    frame = pd.DataFrame(
+    held = TABLES["live_sites"].cast_arrays(
         {
-            "origin": pd.Series(["recorded"] * len(pieces), dtype=object),
-            "kind": pd.Series(["user" if n else "empty" for n in known], dtype=object),
-            "site": pd.Series([n and f"a.py:{at} {n}" for n, at in zip(known, lines, strict=True)], dtype=object),
-            "place": pd.Series([n and f"a.py {n}" for n in known], dtype=object),
-            "category": pd.Series([c for *_, c, _ in pieces], dtype=object),
-            "basis": pd.Series(["metadata" if c else "none" for *_, c, _ in pieces], dtype=object),
-            "stack": pd.array([0] * len(pieces), dtype="Int64"),
-            "size_bytes": np.array([size for *_, size in pieces], np.int64),
-            "age_ns": pd.array([pd.NA] * len(pieces), dtype="Int64"),
-        }
+            "memory": ["device"] * len(pieces), "device": [0] * len(pieces), "moment": ["peak"] * len(pieces),
+            "origin": ["recorded"] * len(pieces),
+            "kind": ["user" if n else "empty" for n in known],
+            "site": [n and f"a.py:{at} {n}" for n, at in zip(known, lines, strict=True)],
+            "place": [n and f"a.py {n}" for n in known],
+            "category": [c for *_, c, _ in pieces],
+            "basis": ["metadata" if c else "none" for *_, c, _ in pieces],
+            "stack": [0] * len(pieces),
+            "stack_count": [1] * len(pieces), "block_count": [1] * len(pieces),
+            "size_bytes": [size for *_, size in pieces],
+        },
+        len(pieces), tuple(KEYS),
     )  # fmt: skip
-    total = int(frame["size_bytes"].sum())
+    total = int(held["size_bytes"].sum())
     source = Source(Path("a"), "a", "torch_memory", "torch_memory")
-    rows = sum_live_memory_by_site(LiveMemory(frame, total)).assign(moment="peak", memory="device", device=0)
-    columns = {n: rows[n].array if rows[n].dtype != object else rows[n].to_numpy(object) for n in rows}
-    columns["device"] = pd.array([0] * len(rows), dtype="Int64")
-    tables = {"live_sites": add_key_columns(TABLES["live_sites"], columns, source)} if len(rows) else {}
+    columns = sum_live_memory_by_site(LiveMemory(held, total))
+    tables = {"live_sites": add_key_columns(TABLES["live_sites"], columns, source)} if pieces else {}
     row = {"source": "a", "pid": None, "memory": "device", "device": 0}
     return MemorySnapshot(
         MemoryOwner("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: total, END: total}, row,

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model.tables.arrays import Coded, Nullable, make_frame, mask_value
+from tracekit.model.tables.arrays import Coded, Nullable, mask_value
 from tracekit.model.tables.keys import (
     MIN_TABLE_ROOM,
     count_by_group,
     find_first_rows,
     find_largest,
-    group_rows_by,
-    list_python_values,
+    group_arrays,
     look_up_keys,
-    mask_equal,
     order_with_ties,
     sum_by_group,
 )
@@ -55,31 +53,21 @@ def test_what_is_among_the_keys_has_its_place(keys, wanted):
     assert ascending[place[there]].tolist() == [number for number in wanted if number in keys]
 
 
-KEYED = pd.DataFrame(
-    {
-        "role": pd.Series(["actor", None, "actor", np.nan, "ref"], dtype=object),
-        "rank": pd.array([0, pd.NA, 0, pd.NA, 0], dtype="Int64"),
-        "dur_ns": [2**53, 1, 1, 2, 4],
-        "size_bytes": pd.array([pd.NA, 1, pd.NA, 2, 2**60], dtype="Int64"),
-        "share": pd.array([0.5, pd.NA, 0.25, pd.NA, 1], dtype="Float64"),
-    }
-)
-
-
 def test_combinations_of_keys_are_numbered_as_they_appear_missing_ones_being_one_key():
-    number, first = group_rows_by(KEYED, ["role", "rank"])
+    role = np.array(["actor", None, "actor", np.nan, "ref"], object)
+    rank = Nullable(np.array([0, 7, 0, 0, 0]), np.array([False, True, False, True, False]))
+    number, first = group_arrays([role, rank])
     assert number.tolist() == [0, 1, 0, 1, 2]
     assert first.tolist() == [0, 1, 4]
-    assert [part.tolist() for part in group_rows_by(KEYED[:0], ["role"])] == [[], []]
+    assert [part.tolist() for part in group_arrays([role[:0]])] == [[], []]
 
 
 def test_more_combinations_than_a_number_can_hold_stay_apart():
     # 4,096 of each of 7 keys are 2⁸⁴; the last row differs from the first in the first key alone.
-    wide = pd.DataFrame({f"key{at}": [*range(4_096), int(at == 0)] for at in range(7)})
-    assert group_rows_by(wide, list(wide))[0].tolist() == list(range(4_097))
+    wide = [np.array([*range(4_096), int(at == 0)]) for at in range(7)]
+    assert group_arrays(wide)[0].tolist() == list(range(4_097))
 
 
-PYTHON_TEXT = pd.StringDtype(storage="python")
 TEXTS = st.sampled_from(["actor", "critic", "", "ref", None, np.nan])
 
 
@@ -88,8 +76,9 @@ def fresh(text):
     return "".join(list(text)) if isinstance(text, str) and len(text) > 1 else text
 
 
-def numbered_by_pandas(frame, by):
-    found = frame.groupby(by, dropna=False, sort=False).ngroup().to_numpy()
+def numbered_by_pandas(columns):
+    frame = pd.DataFrame({name: pd.Series(values) for name, values in columns.items()})
+    found = frame.groupby([*columns], dropna=False, sort=False).ngroup().to_numpy()
     return found, np.flatnonzero(~pd.Series(found).duplicated().to_numpy())
 
 
@@ -97,30 +86,24 @@ def numbered_by_pandas(frame, by):
 def test_keys_of_many_rows_are_numbered_as_pandas_numbers_them(rows, data):
     # Few objects in many rows, some of them equal without being the same, in a slice of an array.
     at = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=MIN_TABLE_ROOM + 1, max_size=MIN_TABLE_ROOM + 9))
-    role, stage, rank = (np.empty(2 * len(at), object) for _ in range(3))
+    role, stage = (np.empty(2 * len(at), object) for _ in range(2))
     for place, row in enumerate(at):
         role[2 * place], stage[2 * place] = rows[row][0], fresh(rows[row][1])
-        rank[2 * place] = rows[row][2] if rows[row][2] >= 0 else pd.NA
-    named = pd.array([None if pd.isna(text) else text for text in stage[::2]], dtype=PYTHON_TEXT)
-    columns = {"role": role[::2], "stage": stage[::2], "rank": pd.array(rank[::2], dtype="Int64")}
-    frame = make_frame({**columns, "name": named}, len(at))
-    for by in (["role"], ["rank"], ["name"], ["stage", "role"], ["role", "rank", "name"]):
-        number, first = group_rows_by(frame, by)
-        wanted, wanted_first = numbered_by_pandas(frame, by)
+    number = np.array([rows[row][2] for row in at], np.int64)
+    rank = Nullable(number, number < 0)
+    bare = {"role": role[::2], "stage": stage[::2], "rank": rank}
+    columns = {"role": role[::2], "stage": stage[::2], "rank": pd.arrays.IntegerArray(number, number < 0)}
+    for by in (["role"], ["rank"], ["stage", "role"], ["role", "rank", "stage"]):
+        number, first = group_arrays([bare[name] for name in by])
+        wanted, wanted_first = numbered_by_pandas({name: columns[name] for name in by})
         assert number.tolist() == wanted.tolist()
         assert first.tolist() == wanted_first.tolist()
-    for value in ("actor", "", "nobody", None, np.nan):
-        held = [value is None or value != value if pd.isna(one) else one == value for one in role[::2]]
-        assert mask_equal(frame["role"], value).tolist() == held
 
 
 def test_a_column_of_one_value_is_one_key():
     for value in ("actor", None):
         column = np.full(MIN_TABLE_ROOM + 1, value, object)
-        frame = make_frame({"role": column}, MIN_TABLE_ROOM + 1)
-        assert [part.tolist() for part in group_rows_by(frame, ["role"])] == [[0] * (MIN_TABLE_ROOM + 1), [0]]
-        assert mask_equal(frame["role"], value).all()
-        assert not mask_equal(frame["role"], "ref").any()
+        assert [part.tolist() for part in group_arrays([column])] == [[0] * (MIN_TABLE_ROOM + 1), [0]]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
@@ -128,35 +111,6 @@ def test_the_first_row_of_each_number_is_found(numbers_):
     number, distinct = pd.factorize(np.array(numbers_))
     wanted = [number.tolist().index(at) for at in range(len(distinct))]
     assert find_first_rows(number, len(distinct)).tolist() == wanted
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pd.array(["actor", None, "ref"], dtype="category"),
-        pd.array([1, None, 3], dtype="Int64"),
-        np.array([0.5, np.nan, 2.0]),
-        np.array(["actor", np.nan, 7], object),
-        np.array([np.int64(3), None, np.float64(0.5)], object),
-        np.array([True, False]),
-        pd.array([], dtype="Int64"),
-    ],
-    ids=str,
-)
-def test_values_are_plain_and_missing_ones_none(column):
-    found = list_python_values(column)
-    wanted = [None if pd.isna(value) else value for value in column]
-    assert found == wanted
-    assert {type(value) for value in found} <= {int, float, str, bool, type(None)}
-
-
-def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones():
-    assert mask_equal(KEYED["rank"], 0).tolist() == [True, False, True, False, True]
-    assert mask_equal(KEYED["rank"], None).tolist() == [False, True, False, True, False]
-    assert mask_equal(KEYED["dur_ns"], 1).tolist() == [False, True, True, False, False]
-    kinds = pd.Series(["a", None, "b"], dtype="category")
-    assert mask_equal(kinds, "b").tolist() == [False, False, True]
-    assert mask_equal(kinds, "c").tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize("amount", [2**20, 2**52, 2**62])

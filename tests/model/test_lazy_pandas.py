@@ -26,7 +26,7 @@ def test_its_names_are_those_of_pandas():
     assert pd.DataFrame is real_pandas.DataFrame
 
 
-@pytest.mark.parametrize("example", ["simulated_gpu", "verl_cpu"])
+@pytest.mark.parametrize("example", ["simulated_gpu", "simulated_memory/leaking", "verl_cpu"])
 def test_an_answer_in_text_needs_no_pandas(example):
     code = f"""
 import sys

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from memory_builder import Allocator, frame
-from snapshot_traces import loaded
+from snapshot_traces import frame_of, loaded
 
 from tracekit.process.memory.call_sites import build_allocation_tree, build_site_table, shorten_function_name
 from tracekit.process.memory.site_grades import (
@@ -34,8 +34,8 @@ MAIN = frame("main", "/home/me/project/main.py", 3)
 def site(tmp_path, *frames):
     allocator = Allocator()
     allocator.alloc(512, list(frames))
-    (row,) = build_site_table(loaded(tmp_path, allocator)).itertuples(index=False)
-    return row.site, row.kind
+    found = build_site_table(loaded(tmp_path, allocator))
+    return found.site.texts[found.site.codes[0]], found.kind[0]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_the_tree_of_stacks_without_python_begins_and_ends_with_what_tells_somet
     allocator.alloc(1024, [frame("malloc", "??", 0), frame("clone", "??", 0)])
     trace = loaded(tmp_path, allocator)
     stack = trace["allocations"]["stack"][trace["allocations"]["action"] == "alloc"].to_numpy("int64")
-    made, missing = build_allocation_tree(trace["stacks"], stack, np.array([4096, 1024]), max_nodes=20, min_bytes=1)
-    assert made[["depth", "name"]].to_numpy().tolist() == [
+    made, missing = build_allocation_tree(trace, stack, np.array([4096, 1024]), max_nodes=20, min_bytes=1)
+    assert frame_of(made)[["depth", "name"]].to_numpy().tolist() == [
         [0, "at::_ops::mul::call"], [0, "clone"], [1, "at::native::mul"], [1, "malloc"],
     ]  # fmt: skip
     assert missing == 0
@@ -140,14 +140,13 @@ def test_a_tree_costs_its_frames_once_however_long_the_name_of_one(tmp_path):
     for line in range(1, 600):
         allocator.alloc(512, [frame("f", "/job/a.py", line), frame("g" * 4000, "/job/" + "b" * 4000 + ".py", 1)])
     trace = loaded(tmp_path, allocator)
-    stacks = trace.get("stacks")
-    ids = np.unique(stacks["stack"].to_numpy())
+    ids = np.unique(trace.numbers("stacks", "stack"))
     tracemalloc.start()
-    shown, rest = build_allocation_tree(stacks, ids, np.full(len(ids), 512), 1000, 1)
+    shown, rest = build_allocation_tree(trace, ids, np.full(len(ids), 512), 1000, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2_000_000
-    assert (rest, len(shown)) == (0, 600)
-    longest = shown["name"].iloc[0]
+    assert (rest, len(shown["name"])) == (0, 600)
+    longest = shown["name"].texts[shown["name"].codes[0]]
     assert longest.startswith("job/bbbb")
     assert len(longest) < 420

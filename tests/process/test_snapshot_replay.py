@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_builder import Allocator, stack
-from snapshot_traces import MIB, loaded
+from snapshot_traces import MIB, frame_of, loaded
 
+from tracekit.model.tables.arrays import repeat_number, repeat_text, select_all_rows
 from tracekit.model.trace import Trace
 from tracekit.process.memory import replay as snapshot_replay
 from tracekit.process.memory.calls import find_allocation_retries, find_needless_segments
@@ -67,8 +68,8 @@ def check_live(trace):
 
 def check_free_pieces(trace):
     for one in trace.derived(replay_all_devices):
-        by_blocks = measure_free_space_at_end(trace, one).drop(columns="internal_bytes")
-        by_address = measure_free_space_at(trace, one, list_memory_segments(trace, one), len(one.rows) - 1)
+        by_blocks = frame_of(measure_free_space_at_end(trace, one)).drop(columns="internal_bytes")
+        by_address = frame_of(measure_free_space_at(trace, one, list_memory_segments(trace, one), len(one.rows) - 1))
         keys = ["pool", "stream", "kind"]
         pd.testing.assert_frame_equal(
             by_blocks.sort_values(keys, ignore_index=True),
@@ -88,8 +89,8 @@ def check_earlier(tmp_path_factory, first, more):
     late = read(tmp_path_factory, first)
     for then, one in zip(early.derived(replay_all_devices), late.derived(replay_all_devices), strict=True):
         keys = ["pool", "stream", "kind"]
-        want = measure_free_space_at_end(early, then).drop(columns="internal_bytes").sort_values(keys)
-        have = measure_free_space_at(late, one, list_memory_segments(late, one), -1).sort_values(keys)
+        want = frame_of(measure_free_space_at_end(early, then)).drop(columns="internal_bytes").sort_values(keys)
+        have = frame_of(measure_free_space_at(late, one, list_memory_segments(late, one), -1)).sort_values(keys)
         assert want.to_dict("list") == have[list(want)].to_dict("list")
 
 
@@ -220,9 +221,10 @@ def test_blocks_that_overlap_are_counted_once(tmp_path):
         frame["address"] = frame["address"].where(frame["address"] != second, first + 2 * MIB)
     odd = Trace(trace.source, {**trace.tables, "allocations": history, "blocks": blocks})
     (one,) = odd.derived(replay_all_devices)
-    (row,) = measure_free_space_at(odd, one, list_memory_segments(odd, one), len(one.rows) - 1).to_dict("records")
-    assert (row["reserved_bytes"], row["free_bytes"]) == (20 * MIB, 14 * MIB)
-    assert row["largest_free_bytes"] == 14 * MIB
+    row = measure_free_space_at(odd, one, list_memory_segments(odd, one), len(one.rows) - 1)
+    assert len(row["free_bytes"]) == 1
+    assert (row["reserved_bytes"][0], row["free_bytes"][0]) == (20 * MIB, 14 * MIB)
+    assert row["largest_free_bytes"][0] == 14 * MIB
 
 
 @pytest.mark.parametrize(("steps", "kept"), [({1}, 1), ({2, 3}, 0), (None, 1)])
@@ -416,13 +418,13 @@ def test_of_many_devices_those_with_the_longest_histories_are_replayed(tmp_path,
 def test_only_what_tells_nothing_of_an_allocator_is_made_up(tmp_path):
     allocator = Allocator()
     allocator.alloc(4096)
-    segment = loaded(tmp_path, allocator)["memory_segments"]
-    names = ["allocated_bytes", "active_bytes", "kind"]
-    unknown = segment.assign(**dict.fromkeys(names, pd.NA))
-    partly = segment.assign(active_bytes=pd.NA)
-    assert [is_synthetic_segments(s) for s in (None, segment.iloc[:0], segment, partly, unknown)] == [
-        False, False, False, False, True,
-    ]  # fmt: skip
+    trace = loaded(tmp_path, allocator)
+    names = ("allocated_bytes", "active_bytes", "kind")
+    segment = {name: trace.array("memory_segments", name) for name in names}
+    partly = {**segment, "active_bytes": repeat_number(None, 1)}
+    unknown = {**partly, "allocated_bytes": repeat_number(None, 1), "kind": repeat_text(None, 1)}
+    none = select_all_rows(unknown, slice(0))
+    assert [is_synthetic_segments(s) for s in (none, segment, partly, unknown)] == [False, False, False, True]
 
 
 def test_segments_that_are_made_up_or_not_recorded_are_no_allocators(tmp_path):

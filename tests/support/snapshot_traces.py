@@ -1,8 +1,11 @@
 """Snapshots of our own making as Traces, and what tests ask of the tables measured of them."""
 
+import numpy as np
 import pandas as pd
 from memory_builder import MIB, pickled, snapshot
 
+from tracekit.model.tables import KEYS, TABLES
+from tracekit.model.tables.arrays import Coded, convert_for_pandas
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.readers import torch_memory
@@ -18,10 +21,20 @@ def loaded(tmp_path, *allocators, step=None, **more):
     return torch_memory.read(source, Want())[0]
 
 
+def frame_of(columns):
+    """Bare columns as a frame with plain texts, None where missing."""
+    plain = {
+        name: np.array([*array.texts, None], object)[array.codes] if isinstance(array, Coded) else array
+        for name, array in columns.items()
+    }
+    return pd.DataFrame({name: pd.Series(convert_for_pandas(array)) for name, array in plain.items()})
+
+
 def table(measured, name):
-    """A measured table as a frame with plain texts."""
-    frame = pd.DataFrame({n: pd.Series(values) for n, values in measured[name].items()})
-    return frame.astype({n: object for n in frame if isinstance(frame[n].dtype, pd.CategoricalDtype)})
+    """A measured table without key columns as a frame with plain texts."""
+    columns = measured[name]
+    length = len(next(iter(columns.values()), ()))
+    return frame_of(TABLES[name].cast_arrays(columns, length, tuple(KEYS)) if length else columns)
 
 
 def written(tmp_path, made, rank=0):
@@ -48,4 +61,4 @@ def rows(of, name):
     return [dict(zip(names, cells, strict=True)) for cells in one.rows]
 
 
-__all__ = ["MIB", "loaded", "report", "rows", "section", "table", "written"]
+__all__ = ["MIB", "frame_of", "loaded", "report", "rows", "section", "table", "written"]

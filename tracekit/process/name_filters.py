@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest, make_bare
+from tracekit.model.tables.arrays import Coded, broadcast_value, choose_narrowest
 from tracekit.model.tables.keys import number_keys
 from tracekit.model.trace import Trace
 
@@ -30,9 +29,8 @@ REMEMBERED_NAMES = 1000
 """Names up to this number have filter results cached: files of a run repeat names, analyses repeat filters."""
 
 
-def look_up_names(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
+def look_up_names(names: Coded, rows: Ints) -> npt.NDArray[np.object_]:
     """Look up the names at these positions of a name column; None for -1 and for rows without a name."""
-    names = _unwrap_coded_column(column)
     texts: npt.NDArray[np.object_] = np.array([*names.texts, None], object)[look_up_name_codes(names, rows)]
     return texts
 
@@ -45,12 +43,11 @@ def look_up_name_codes(names: Coded, rows: Ints) -> Ints:
     return codes
 
 
-def mark_wanted_names(column: Coded | pd.Series[Any], wanted: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+def mark_wanted_names(names: Coded, wanted: Callable[[str], object]) -> npt.NDArray[np.bool_]:
     """Check whether the name of each row of a name column is wanted; False for a row without a name.
 
     `wanted` may cache its answers, since many files have the same names.
     """
-    names = _unwrap_coded_column(column)
     few = len(names.texts) <= REMEMBERED_NAMES and _is_cacheable_filter(wanted)
     chosen = (_list_wanted_codes_cached if few else _list_wanted_codes)(names.texts, wanted)
     if len(chosen) <= FEW_NAMES:
@@ -158,13 +155,6 @@ class _KindMask:
 def make_narrow_coded(codes: Ints, texts: Sequence[str]) -> Coded:
     """Code texts with the narrowest integers, as pandas would; -1 is missing."""
     return Coded(codes.astype(choose_narrowest(len(texts))), tuple(texts))
-
-
-def _unwrap_coded_column(column: Coded | pd.Series[Any]) -> Coded:
-    """Unwrap a name column as coded texts."""
-    names = column if isinstance(column, Coded) else make_bare(column.array)
-    assert isinstance(names, Coded), "names are coded"
-    return names
 
 
 def map_coded_values(codes: Ints, values: Sequence[Any], function: Callable[[Any], Any]) -> npt.NDArray[np.object_]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN, Classification, RecordingCount
+from tracekit.model.tables.arrays import fill_missing, mask_value
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import measure_exclusive_host_times
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
@@ -212,8 +213,8 @@ def _count_file_elements(trace: Trace) -> RecordingCount:
 
 def _sum_device_segments(trace: Trace, column: str) -> int:
     """Sum one column over the device segments."""
-    frame = trace.get("memory_segments")
-    return int(frame.loc[frame["memory"] == "device", column].sum())
+    on_device = mask_value(trace.texts("memory_segments", "memory"), "device")
+    return int(fill_missing(trace.nullable("memory_segments", column))[on_device].sum())
 
 
 def _classify_log(trace: Trace) -> Classification:

@@ -15,8 +15,8 @@ from tracekit.model.tables.arrays import Columns, Frames, Nullable, select_all_r
 from tracekit.model.trace import Note, Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.device.placement import Placement, place_device_ops
-from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import replay_all_devices
+from tracekit.process.memory.windows import list_snapshot_steps
 from tracekit.process.name_filters import mark_wanted_names
 from tracekit.process.steps.recording_start import find_early_collective
 from tracekit.process.steps.stage_lookup import select_outer_ranges
@@ -174,8 +174,7 @@ def list_step_numbers(trace: Trace) -> frozenset[int]:
     if trace.source.tool == "log":
         columns = [trace.nullable(name, "step") for name in ("log_values", "memory_log")]
     elif trace.source.tool == "torch_memory":
-        steps_of = (snapshot_windows.list_snapshot_steps(trace, each) for each in trace.derived(replay_all_devices))
-        return named.union(*(map(int, steps["step"].dropna().unique()) for steps in steps_of))
+        columns = [list_snapshot_steps(trace, replay).step for replay in trace.derived(replay_all_devices)]
     else:
         columns = [trace.derived(find_steps_and_stages).step_rows.step]
     return named.union(*(column.values[~column.missing].tolist() for column in columns))

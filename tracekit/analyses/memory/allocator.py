@@ -21,7 +21,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.calls import measure_allocator_steps, measure_block_lifetimes
-from tracekit.process.memory.replay import concatenate_columns, make_memory_keys, replay_all_devices
+from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 LIFETIMES = Table(
     "lifetimes",
@@ -75,11 +75,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Count the work of the allocator in every step, and sum allocations by their lifetime."""
     if not trace.has("allocations"):
         return {}
-    steps, lived = [], []
-    for replay in trace.derived(replay_all_devices):
-        process = make_memory_keys(replay)
-        steps.append(measure_allocator_steps(trace, replay).assign(**process))
-        lived.append(measure_block_lifetimes(replay).assign(**process))
+    replays = trace.derived(replay_all_devices)
+    steps = [add_memory_keys(replay, measure_allocator_steps(trace, replay)) for replay in replays]
+    lived = [add_memory_keys(replay, measure_block_lifetimes(replay)) for replay in replays]
     return {"allocator_steps": concatenate_columns(steps), "lifetimes": concatenate_columns(lived)}
 
 

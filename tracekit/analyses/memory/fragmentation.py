@@ -13,9 +13,17 @@ from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_s
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
-from tracekit.model.tables.arrays import Coded, Nullable, make_bare
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Nullable,
+    concatenate_parts,
+    repeat_number,
+    repeat_text,
+    select_all_rows,
+    select_rows,
+)
 from tracekit.model.tables.columns import STREAM
 from tracekit.model.tables.frame import Frame, divide, max_of, sum_of, texts
 from tracekit.model.tables.keys import group_arrays
@@ -24,21 +32,21 @@ from tracekit.model.text.labels import join_phrase
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
-from tracekit.process.memory.calls import find_entry_sites
+from tracekit.process.memory.calls import find_entry_sites, read_entry_pool_keys
 from tracekit.process.memory.levels import make_level_metrics
 from tracekit.process.memory.replay import (
     MAX_BYTES,
     Replay,
+    add_memory_keys,
     concatenate_columns,
     has_allocator_segments,
-    make_memory_keys,
     read_ints,
     replay_all_devices,
-    select_replay_rows,
 )
 from tracekit.process.memory.space import (
     DEFAULT_POOL,
-    SMALL,
+    POOL_KEYS,
+    find_block_owners,
     list_memory_segments,
     measure_free_space_at,
     measure_free_space_at_end,
@@ -132,31 +140,39 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     space, wanted, maps, stranded = [], [], [], []
     for replay in trace.derived(replay_all_devices):
-        process = make_memory_keys(replay)
         end = measure_free_space_at_end(trace, replay)
-        largest = _find_largest_request(replay)
-        space.append(end.assign(moment="end", largest_request_bytes=largest, **process))
-        stranded.append(pd.DataFrame([{**process, "stranded_bytes": int(end["stranded_bytes"].sum())}]))
-        segment_table = list_memory_segments(trace, replay)
-        if segment_table is not None and len(replay.rows):
+        moments = [("end", end)]
+        stranded.append({"memory": replay.memory, "stranded_bytes": int(end["stranded_bytes"].sum())})
+        segments = list_memory_segments(trace, replay)
+        if segments is not None and len(replay.rows):
             for moment, entry in (("peak", replay.peak()), ("grown", _find_last_growth(replay))):
                 if entry is not None:
-                    free_blocks = measure_free_space_at(trace, replay, segment_table, entry)
-                    none = pd.array([pd.NA] * len(free_blocks), dtype="Int64")
-                    space.append(
-                        free_blocks.assign(moment=moment, internal_bytes=none, largest_request_bytes=largest, **process)
-                    )
-        wanted.append(_list_largest_requests(trace, replay, end).assign(**process))
-        maps.append(_list_segment_runs(trace, replay).assign(**process))
+                    moments.append((moment, measure_free_space_at(trace, replay, segments, entry)))
+        largest = _find_largest_request(replay)
+        space += [add_memory_keys(replay, _make_space_rows(moment, sums, largest)) for moment, sums in moments]
+        wanted.append(add_memory_keys(replay, _list_largest_requests(trace, replay, end)))
+        maps.append(add_memory_keys(replay, _list_segment_runs(trace, replay)))
     tables = {"free_space": space, "requests": wanted, "segment_map": maps}
     measured = {name: concatenate_columns(parts) for name, parts in tables.items()}
     return {**measured, **make_level_metrics(trace, stranded)}
 
 
-def _find_largest_request(replay: Replay) -> Any:
+def _make_space_rows(moment: str, sums: Mapping[str, Any], largest_request: int | None) -> dict[str, Array]:
+    """Make the rows of `free_space` at one moment; bytes lost to rounding are known at the end only."""
+    count = len(sums["free_bytes"])
+    internal = sums.get("internal_bytes", np.zeros(count, np.int64))
+    return {
+        **sums,
+        "moment": repeat_text(moment, count),
+        "largest_request_bytes": repeat_number(largest_request, count),
+        "internal_bytes": Nullable(internal, np.full(count, moment != "end")),
+    }
+
+
+def _find_largest_request(replay: Replay) -> int | None:
     """Return the largest request of the history."""
     asked = replay.size[replay.during("alloc", "oom")]
-    return int(asked.max()) if len(asked) else pd.NA
+    return int(asked.max()) if len(asked) else None
 
 
 def _find_last_growth(replay: Replay) -> int | None:
@@ -169,67 +185,44 @@ def _find_last_growth(replay: Replay) -> int | None:
     return int(reached[-1]) - 1 if len(reached) else None
 
 
-def _list_largest_requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
+def _list_largest_requests(trace: Trace, replay: Replay, end: Mapping[str, Any]) -> dict[str, Array]:
     """List the largest sizes of each pool and stream of one device: `requests` without the columns of its process."""
     entries = replay.during("alloc")
     size = replay.size[entries]
-    pool, stream = _look_up_pools(trace, replay.rows[entries])
-    is_small = round_up_requests(size) <= SMALL
-    number, first = group_arrays([pool, stream, is_small.astype(np.int64), size])
+    keys = read_entry_pool_keys(trace, replay.rows[entries], size)
+    number, first = group_arrays([*keys.values(), size])
     last = np.zeros(len(first), np.int64)
     last[number] = entries
-    by = ["pool", "stream", "kind", "size_bytes"]
-    requests = pd.DataFrame(
-        {
-            "pool": np.array(pool.texts, object)[pool.codes[first]],
-            "stream": pd.arrays.IntegerArray(stream.values[first], stream.missing[first]),
-            "kind": np.where(is_small[first], "small", "large").astype(object),
-            "size_bytes": size[first],
-            "size": np.bincount(number, minlength=len(first)),
-            "last": last,
-        }
-    )
-    requests = requests.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
-    types: Any = {"pool": object, "stream": "Int64", "kind": object}
-    free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
-    requests = requests.astype(types).merge(free, on=by[:3], how="left", validate="many_to_one")
-    need = round_up_requests(requests["size_bytes"].to_numpy(np.int64))
-    return pd.DataFrame(
-        {
-            **{name: requests[name].array for name in by},
-            "request_count": requests["size"].to_numpy(np.int64),
-            "site": find_entry_sites(trace, replay.rows[requests["last"].to_numpy(np.int64)]),
-            "fits": requests["largest_free_bytes"].fillna(0).to_numpy(np.int64) >= need,
-        }
-    )
+    chosen = np.argsort(-size[first], kind="stable")[:MAX_REQUESTS]
+    size = size[first[chosen]]
+    keys = select_all_rows(keys, first[chosen])
+    # Largest free piece of each pool; 0 for a pool without segments.
+    of_free = {name: end[name] for name in POOL_KEYS}
+    group = group_arrays(list(concatenate_parts([of_free, keys]).values()))[0]
+    pool_count = len(end["largest_free_bytes"])
+    free = np.zeros(len(group), np.int64)
+    free[group[:pool_count]] = end["largest_free_bytes"]
+    return {
+        **keys,
+        "size_bytes": size,
+        "request_count": np.bincount(number, minlength=len(first))[chosen],
+        "site": find_entry_sites(trace, replay.rows[last[chosen]]),
+        "fits": free[group[pool_count:]] >= round_up_requests(size),
+    }
 
 
-def _look_up_pools(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
-    """Look up pool and stream of these rows of `allocations`; the default pool where none is recorded."""
-    allocations = trace.get("allocations")
-    pools = allocations["pool"].cat
-    texts = tuple(dict.fromkeys((*(str(name) for name in pools.categories), DEFAULT_POOL)))
-    codes = pools.codes.to_numpy()[rows].astype(np.int64)
-    codes[codes < 0] = texts.index(DEFAULT_POOL)
-    stream: Any = make_bare(allocations["stream"].array.take(rows))
-    if not isinstance(stream, Nullable):
-        stream = Nullable(stream, np.zeros(len(stream), np.bool_))
-    return Coded(codes, texts), stream
-
-
-def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
+def _list_segment_runs(trace: Trace, replay: Replay) -> dict[str, Array]:
     """List the largest runs of blocks of one state of one device: `segment_map` without the columns of its process."""
-    segment_rows = select_replay_rows(trace, "memory_segments", replay)
-    place = np.full(len(trace["memory_segments"]), -1, np.int64)
-    segment_rows = segment_rows.iloc[np.argsort(-read_ints(segment_rows["size_bytes"]), kind="stable")]
-    place[segment_rows.index.to_numpy()] = np.arange(len(segment_rows))
-    blocks = trace["blocks"]
-    segment = place[blocks["segment"].to_numpy(np.int64)]
-    state = blocks["state"].astype(object).map(_STATES)
-    keep = (segment >= 0) & state.notna().to_numpy()
-    segment, state = segment[keep], state.to_numpy(object)[keep]
-    size = np.clip(read_ints(blocks["size_bytes"])[keep], 0, MAX_BYTES)
-    code = np.select([state == "active", state == "pending"], [0, 1], 2)
+    rows = replay.segments
+    segment_bytes = read_ints(trace, "memory_segments", "size_bytes", rows)
+    largest = np.argsort(-segment_bytes, kind="stable")
+    rows, segment_bytes = rows[largest], segment_bytes[largest]
+    blocks, segment = find_block_owners(trace, rows)
+    states = trace.texts("blocks", "state")
+    place_of = np.array([PLACES.index(_STATES[text]) if text in _STATES else -1 for text in (*states.texts, "")])
+    code = place_of[states.codes[blocks]]
+    blocks, segment, code = (values[code >= 0] for values in (blocks, segment, code))
+    size = np.clip(read_ints(trace, "blocks", "size_bytes", blocks), 0, MAX_BYTES)
     order = np.argsort(segment, kind="stable")  # blocks of a segment stand in order of address
     segment, code, size = segment[order], code[order], size[order]
     new = np.append(True, (segment[1:] != segment[:-1]) | (code[1:] != code[:-1]))[: len(segment)]
@@ -242,20 +235,19 @@ def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
     owner = segment[heads]
     drawn = np.flatnonzero(owner < MAX_SEGMENTS)
     drawn = np.sort(drawn[np.argsort(-(stop - start)[drawn], kind="stable")[:MAX_RUNS]])
-    rows = segment_rows.iloc[owner[drawn]]
-    return pd.DataFrame(
-        {
-            "pool": rows["pool"].to_numpy(object),
-            "stream": rows["stream"].array,
-            "kind": rows["kind"].to_numpy(object),
-            "segment": owner[drawn].astype(np.int32),
-            "segment_bytes": read_ints(rows["size_bytes"]),
-            "state": np.array(PLACES, object)[code[heads][drawn]],
-            "start_bytes": start[drawn],
-            "end_bytes": stop[drawn],
-            "omitted_count": len(heads) - len(drawn),
-        }
-    )
+    shown = owner[drawn]
+    keys: dict[str, Array] = {
+        name: select_rows(trace.array("memory_segments", name), rows[shown]) for name in POOL_KEYS
+    }
+    return {
+        **keys,
+        "segment": shown.astype(np.int32),
+        "segment_bytes": segment_bytes[shown],
+        "state": Coded(code[heads][drawn], PLACES),
+        "start_bytes": start[drawn],
+        "end_bytes": stop[drawn],
+        "omitted_count": np.full(len(drawn), len(heads) - len(drawn)),
+    }
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,25 @@ from tracekit.job.memory.survivors import KeptStack, find_kept_stacks, fold_snap
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Metric, Section, Sheet
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.frame import Frame, from_rows
+from tracekit.model.tables import KEYS, TABLES
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    concatenate_like_arrays,
+    concatenate_parts,
+    repeat_number,
+    repeat_text,
+    trim_texts,
+)
+from tracekit.model.tables.frame import Frame, Ints, from_rows
+from tracekit.model.tables.keys import count_earlier_members, group_arrays, look_up_keys
 from tracekit.model.text.labels import format_numbered_word, join_phrase, truncate_with_hash
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.call_sites import build_site_table, format_frames
+from tracekit.process.memory.call_sites import format_frames
+from tracekit.process.memory.live import look_up_sites
 from tracekit.process.memory.survivors import find_growing_stacks, find_surviving_memory
+from tracekit.process.name_filters import look_up_names
 
 NO_STACK, NO_FRAMES = "no stack was recorded", "no frame was recorded"
 
@@ -34,47 +47,47 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the memory at the end of a snapshot by stack, and over the steps within it."""
     if not trace.has("blocks"):
         return {}
-    survived = trace.derived(find_surviving_memory)
-    grown = find_growing_stacks(trace)
-    windows = survived.windows.assign(step=pd.array([trace.source.step] * len(survived.windows), dtype="Int64"))
-    at_end = survived.stacks.assign(
-        basis="snapshot", step=pd.array([trace.source.step] * len(survived.stacks), dtype="Int64")
-    )
-    all_sites = pd.concat([at_end, grown.assign(basis="step")]) if len(grown) else at_end
-    names = trace.derived(build_site_table)[["stack", "site"]].astype({"stack": "Int64"})
-    all_sites = all_sites.merge(names, on="stack", how="left", validate="many_to_one")
-    # A stack without frames has no row of its own.
-    unnamed = np.where(all_sites["stack"].isna(), NO_STACK, NO_FRAMES)
-    all_sites["site"] = all_sites["site"].astype(object).where(all_sites["site"].notna(), unnamed)
-    largest = pd.concat([grown["stack"], at_end["stack"]]) if len(grown) else at_end["stack"]
-    wanted = largest.dropna().unique()[:MAX_NAMED]
-    all_sites["frames"] = all_sites["stack"].map(_name_frames(trace, wanted)).astype(object)
-    all_sites["frames"] = all_sites["frames"].where(all_sites["frames"].notna(), all_sites["site"])
+    survived, grown = trace.derived(find_surviving_memory), find_growing_stacks(trace)
+    windows, stacks = survived.windows, survived.stacks
+    windows_step, stacks_step = (repeat_number(trace.source.step, len(part["device"])) for part in (windows, stacks))
+    parts = [{**stacks, "step": stacks_step, "basis": repeat_text("snapshot", len(stacks_step))}]
+    if grown:
+        parts.append({**grown, "basis": repeat_text("step", len(grown["stack"]))})
     return {
-        "snapshot_windows": _unwrap_columns(windows),
-        "survivors": _unwrap_columns(all_sites),
-        "survivor_blocks": _unwrap_columns(survived.blocks),
+        "snapshot_windows": {**windows, "step": windows_step},
+        "survivors": _name_survivors(trace, parts),
+        "survivor_blocks": survived.blocks,
     }
 
 
-def _name_frames(trace: Trace, wanted: Any) -> pd.Series[Any]:
-    """Join the frames of each of these stacks to one text, innermost first."""
-    stacks = trace.get("stacks")
-    rows = stacks[stacks["stack"].isin(wanted)]
-    rows = rows.sort_values(["stack", "depth"], kind="stable")
-    rows = rows[rows.groupby("stack", sort=False).cumcount() < MAX_FRAMES]
-    named = pd.Series(format_frames(rows, np.arange(len(rows))), dtype=object)
-    return named.groupby(rows["stack"].to_numpy(), sort=False).agg(
-        lambda frames: truncate_with_hash(" < ".join(frames), MAX_TEXT)
-    )
+def _name_survivors(trace: Trace, parts: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Join parts of the table `survivors`, with the site and the frames of each stack."""
+    table = TABLES["survivors"]
+    rows = concatenate_parts([table.cast_arrays(part, len(part["stack"]), tuple(KEYS)) for part in parts])
+    # The stacks that grow within the snapshot come first.
+    stack = concatenate_like_arrays([part["stack"] for part in reversed(parts)])
+    recorded = stack.values[~stack.missing]
+    keys, frames = _join_frames(trace, recorded[group_arrays([recorded])[1]][:MAX_NAMED])
+    stack = rows["stack"]
+    site = look_up_sites(trace, stack)[0]
+    # A stack without frames has no site.
+    unnamed = len(site.texts) + np.where(stack.missing, 0, 1)
+    site = Coded(np.where(site.codes < 0, unnamed, site.codes), (*site.texts, NO_STACK, NO_FRAMES))
+    place, is_named = look_up_keys(keys, stack.values)
+    codes = np.where(is_named & ~stack.missing, place, len(frames) + site.codes)
+    return {**rows, "site": trim_texts(site), "frames": trim_texts(Coded(codes, (*frames, *site.texts)))}
 
 
-def _unwrap_columns(frame: pd.DataFrame) -> Mapping[str, Any]:
-    return {str(name): _unwrap_column(frame[name]) for name in frame}
-
-
-def _unwrap_column(column: pd.Series[Any]) -> Any:
-    return column.to_numpy(object) if column.dtype == object or str(column.dtype) == "str" else column.array
+def _join_frames(trace: Trace, wanted: Ints) -> tuple[Ints, list[str]]:
+    """Join the frames of each of these stacks to one text, innermost first: (ascending stacks, their texts)."""
+    stack = trace.numbers("stacks", "stack")
+    rows = np.isin(stack, wanted).nonzero()[0]
+    rows = rows[np.lexsort((trace.numbers("stacks", "depth")[rows], stack[rows]))]
+    rows = rows[count_earlier_members(stack[rows]) < MAX_FRAMES]
+    names = look_up_names(format_frames(trace, rows), np.arange(len(rows))).tolist()
+    keys, first = np.unique(stack[rows], return_index=True)
+    bounds = pairwise([*first.tolist(), len(rows)])
+    return keys, [truncate_with_hash(" < ".join(names[begin:end]), MAX_TEXT) for begin, end in bounds]
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:

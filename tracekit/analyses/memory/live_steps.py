@@ -12,16 +12,23 @@ from tracekit.job.frames import phrase_run
 from tracekit.job.memory.snapshots import UNTOLD, name_site, snapshot_levels
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Heading, Metric, Section, Sheet
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    concatenate_parts,
+    make_nullable_numbers,
+    repeat_text,
+    select_all_rows,
+)
 from tracekit.model.tables.columns import STEP
 from tracekit.model.tables.frame import Bools, Frame, Ints, sum_of, texts, where
-from tracekit.model.tables.keys import PROCESS
+from tracekit.model.tables.keys import PROCESS, group_arrays
 from tracekit.model.tables.snapshots import DEVICE_KEYS, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.live import find_allocation_stacks, look_up_sites
-from tracekit.process.memory.replay import Replay, concatenate_columns, make_memory_keys, replay_all_devices
+from tracekit.process.memory.replay import Replay, add_memory_keys, concatenate_columns, replay_all_devices
 from tracekit.process.memory.survivors import find_step_ends
 
 _UNTOLD = ("none", "before", "freed", "empty", "unknown", "rest")
@@ -57,23 +64,20 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Sum the memory of every site when a step ends; in a file without marks of steps, at its end."""
     if not trace.has("allocations") and not trace.has("blocks"):
         return {}
-    parts = [
-        _sum_at_step_ends(trace, replay).assign(**make_memory_keys(replay))
-        for replay in trace.derived(replay_all_devices)
-    ]
+    replays = trace.derived(replay_all_devices)
+    parts = [add_memory_keys(replay, _sum_at_step_ends(trace, replay)) for replay in replays]
     return {"live_steps": concatenate_columns(parts)}
 
 
-def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
+def _sum_at_step_ends(trace: Trace, replay: Replay) -> dict[str, Array]:
     """Sum the memory of one device by site at each end: `live_steps` without the columns of its process."""
-    ends = _find_step_ends(trace, replay)
-    entries = ends["entry"].to_numpy(np.int64)
+    entries, ends = _find_step_ends(trace, replay)
     pieces = replay.pieces
     first = np.searchsorted(entries, pieces.born, "left")
     stop = np.searchsorted(entries, pieces.died, "left")
     alive = np.flatnonzero(first < stop)
-    code, named = _group_by_site(trace, replay, alive)
-    held_bytes, count = np.zeros((2, len(named), len(entries) + 1), np.int64)
+    code, sites = _group_by_site(trace, replay, alive)
+    held_bytes, count = np.zeros((2, len(sites["untold"]), len(entries) + 1), np.int64)
     for table, weight in ((held_bytes, pieces.size[alive]), (count, np.ones(len(alive), np.int64))):
         np.add.at(table, (code, first[alive]), weight)
         np.subtract.at(table, (code, stop[alive]), weight)
@@ -82,61 +86,51 @@ def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
     order = np.argsort(-held_bytes.max(axis=1, initial=0), kind="stable")
     largest, others_of = order[:MAX_SITES], order[MAX_SITES:]
     held_bytes, count = (np.vstack((t[largest], t[others_of].sum(axis=0))) for t in (held_bytes, count))
-    other = pd.DataFrame({"site": [None], "kind": ["unknown"], "untold": ["rest"]}, dtype=object)
-    named = pd.concat([named.iloc[largest], other], ignore_index=True)
+    other = {"site": repeat_text(None, 1), "kind": repeat_text("unknown", 1), "untold": repeat_text("rest", 1)}
+    sites = concatenate_parts([select_all_rows(sites, largest), other])
     is_held = held_bytes > 0
     is_held[-1] |= ~is_held.any(axis=0)  # an end at which nothing is in use is one too
     place, end = np.nonzero(is_held)
-    return pd.DataFrame(
-        {
-            **{name: ends[name].array[end] for name in ("step", "position", "at_ns")},
-            **{str(name): named[name].to_numpy(object)[place] for name in named},
-            "size_bytes": held_bytes[place, end],
-            "block_count": count[place, end],
-        }
-    )
+    return {
+        **select_all_rows(ends, end),
+        **select_all_rows(sites, place),
+        "size_bytes": held_bytes[place, end],
+        "block_count": count[place, end],
+    }
 
 
-def _find_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """Find the ends of steps in order: `step`, `position`, `at_ns`, and `entry`, the last one of the history before it."""
+def _find_step_ends(trace: Trace, replay: Replay) -> tuple[Ints, dict[str, Array]]:
+    """Find the ends of steps: (last entry of the history before each; `step`, `position` and `at_ns`)."""
     ends, numbers = find_step_ends(trace)
     if replay.timed and len(ends) >= 2:
-        entry = np.searchsorted(replay.ts_ns, ends, "right") - 1
-        times = pd.array(ends, dtype="Int64")
+        entries, times = np.searchsorted(replay.ts_ns, ends, "right") - 1, ends.tolist()
     else:
-        entry, numbers = np.array([len(replay.rows) - 1]), [trace.source.step]
-        times = pd.array([replay.ts_ns[-1] if replay.timed else pd.NA], dtype="Int64")
-    return pd.DataFrame(
-        {
-            "step": pd.array(numbers, dtype="Int64"),
-            "position": np.arange(len(entry), dtype=np.int64),
-            "at_ns": times,
-            "entry": entry.astype(np.int64),
-        }
-    )
+        entries, numbers = np.array([len(replay.rows) - 1]), [trace.source.step]
+        times = [int(replay.ts_ns[-1]) if replay.timed else None]
+    return entries, {
+        "step": make_nullable_numbers(numbers),
+        "position": np.arange(len(entries), dtype=np.int64),
+        "at_ns": make_nullable_numbers(times),
+    }
 
 
-def _group_by_site(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFrame]:
+def _group_by_site(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, dict[str, Array]]:
     """Group pieces by site: (the number of each piece's site; `site`, `kind` and `untold`, why there is none, of each)."""
     row, block = replay.pieces.row[which], replay.pieces.block[which]
-    stack, missing = find_allocation_stacks(trace, row, block)
-    site, kind = look_up_sites(trace, stack, missing)
+    stack = find_allocation_stacks(trace, row, block)
+    site, _, kind = look_up_sites(trace, stack)
     freed = (row < 0) & (block < 0)
-    why = np.array([*SITE_KINDS, "before", "freed"], object)
-    number = np.where(missing & (row < 0), len(SITE_KINDS), kind)
-    number = np.where(freed, len(SITE_KINDS) + 1, number)
-    named = pd.notna(site) & ~freed
-    frame = pd.DataFrame(
-        {
-            "site": np.where(named, site, None),
-            "kind": why[np.where(freed, SITE_KINDS.index("unknown"), kind)],
-            "untold": np.where(named, "none", why[number]),
-        },
-        dtype=object,
-    )
-    groups = frame.groupby([*frame], dropna=False, sort=False).ngroup()
-    code = groups.to_numpy().astype(np.int64)
-    return code, frame.iloc[np.unique(code, return_index=True)[1]].reset_index(drop=True)
+    untold = np.array([_UNTOLD.index(name) if name in _UNTOLD else 0 for name in SITE_KINDS], np.int64)[kind]
+    untold = np.where(stack.missing & (row < 0), _UNTOLD.index("before"), untold)
+    untold = np.where(freed, _UNTOLD.index("freed"), untold)
+    is_named = (site.codes >= 0) & ~freed
+    columns: dict[str, Array] = {
+        "site": Coded(np.where(is_named, site.codes, -1), site.texts),
+        "kind": Coded(np.where(freed, SITE_KINDS.index("unknown"), kind), SITE_KINDS),
+        "untold": Coded(np.where(is_named, _UNTOLD.index("none"), untold), _UNTOLD),
+    }
+    code, first = group_arrays(list(columns.values()))
+    return code, select_all_rows(columns, first)
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:

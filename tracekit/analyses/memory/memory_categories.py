@@ -14,9 +14,8 @@ from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import find_window_at
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, make_nullable_numbers
+from tracekit.model.tables.arrays import Coded, Nullable, make_nullable_numbers
 from tracekit.model.tables.columns import TS
 from tracekit.model.tables.frame import Frame, Ints, divide, from_rows, sum_of, texts
 from tracekit.model.tables.keys import CAPTURE, PROCESS
@@ -82,29 +81,28 @@ _OWNER = (*PROCESS, "replica")
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure every category before the recording, at the peak of all together, at the end, and over time."""
-    if not trace.has("memory_categories") or not len(trace["memory_categories"]):
+    if not trace.row_count("memory_categories"):
         return {}
-    rows = trace["memory_categories"]
     moment_levels = trace.derived(compute_category_moments)
     peak_entry, last = moment_levels.peak(), len(moment_levels.row) - 1
-    start, peak, end = compute_category_levels(rows, moment_levels.row[[0, peak_entry, last]])
+    start, peak, end = compute_category_levels(trace, moment_levels.row[[0, peak_entry, last]])
     assert int(peak.sum()) == int(moment_levels.total[peak_entry])
     timed = last > 0
-    level, code = rows["level_bytes"].to_numpy(), rows["category"].cat.codes.to_numpy()
+    level, code = trace.numbers("memory_categories", "level_bytes"), trace.texts("memory_categories", "category").codes
     by_category = [np.append(start[c], level[code == c]) for c in range(len(CATEGORIES))]
     begin, length, chosen = find_peak_per_bin(moment_levels, CURVE_POINTS)
-    curve = compute_category_levels(rows, moment_levels.row[chosen])
+    curve = compute_category_levels(trace, moment_levels.row[chosen])
     used = np.flatnonzero(curve.any(axis=0))
     return {
         "category_peaks": {
-            "change_count": [len(rows)],
-            "begin_ns": pd.array([int(moment_levels.ts_ns[0]) if timed else pd.NA], dtype="Int64"),
-            "end_ns": pd.array([int(moment_levels.ts_ns[last]) if timed else pd.NA], dtype="Int64"),
+            "change_count": [len(level)],
+            "begin_ns": [int(moment_levels.ts_ns[0]) if timed else None],
+            "end_ns": [int(moment_levels.ts_ns[last]) if timed else None],
             "peak_bytes": moment_levels.total[[peak_entry]],
-            "peak_ts_ns": pd.array([int(moment_levels.ts_ns[peak_entry]) if peak_entry else pd.NA], dtype="Int64"),
+            "peak_ts_ns": [int(moment_levels.ts_ns[peak_entry]) if peak_entry else None],
         },
         "category_levels": {
-            "category": _name_categories(np.arange(len(CATEGORIES))),
+            "category": Coded(np.arange(len(CATEGORIES)), CATEGORIES),
             "start_bytes": start,
             "peak_bytes": peak,
             "end_bytes": end,
@@ -114,15 +112,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "category_curve": {
             "ts_ns": np.repeat(begin, len(used)),
             "dur_ns": np.repeat(length, len(used)),
-            "category": _name_categories(np.tile(used, len(begin))),
+            "category": Coded(np.tile(used, len(begin)), CATEGORIES),
             "level_bytes": curve[:, used].ravel(),
         },
     }
-
-
-def _name_categories(codes: Any) -> pd.Categorical:
-    """Name categories by their numbers."""
-    return pd.Categorical.from_codes(codes, categories=pd.Index(list(CATEGORIES), dtype="str"))
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:

@@ -15,31 +15,39 @@ from tracekit.job.memory.pools import pool_notes, select_pools
 from tracekit.job.memory.snapshots import UNTOLD, find_reason, name_ranges, name_site, snapshot_levels, take_snapshot
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.intervals import find_window_at
 from tracekit.model.report import Metric, Ranked, Section, Sheet
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
-from tracekit.model.tables.arrays import Nullable, repeat_text
-from tracekit.model.tables.frame import Frame, choose, concat, divide, sum_of, texts, where
+from tracekit.model.tables.arrays import (
+    Array,
+    Nullable,
+    concatenate_parts,
+    get_number_or_none,
+    mask_value,
+    repeat_text,
+    select_all_rows,
+    select_rows,
+)
+from tracekit.model.tables.frame import Frame, Ints, choose, concat, divide, sum_of, texts, where
 from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, POOL, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
-from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.call_sites import build_allocation_tree
 from tracekit.process.memory.levels import compute_allocated_peak, make_level_metrics
-from tracekit.process.memory.live import list_live_memory, sum_live_memory_by_site
+from tracekit.process.memory.live import LiveMemory, list_live_memory, sum_live_memory_by_site
 from tracekit.process.memory.pools import POOL_CLASSES, list_memory_pools
 from tracekit.process.memory.replay import (
     MAX_BYTES,
     Replay,
+    add_memory_keys,
     concatenate_columns,
     has_allocator_segments,
-    make_memory_keys,
+    mark_blocks_in_use,
+    read_ints,
     replay_all_devices,
-    select_replay_rows,
 )
-from tracekit.process.steps.windows import look_up_step_numbers
+from tracekit.process.memory.windows import list_snapshot_stages, list_snapshot_steps
+from tracekit.process.name_filters import look_up_names
 
 SNAPSHOT_LEVELS = Table(
     "snapshot_levels",
@@ -147,102 +155,99 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the levels of every device, and the sites of the memory in use at its peak and at the end."""
     if not trace.has("allocations") and not trace.has("blocks"):
         return {}
-    tables: dict[str, list[pd.DataFrame]] = {
-        "snapshot_levels": [],
-        "live_sites": [],
-        "live_frames": [],
-        "memory_pools": [],
-    }
+    levels: list[dict[str, Any]] = []
+    tables: dict[str, list[dict[str, Array]]] = {"live_sites": [], "live_frames": [], "memory_pools": []}
     for replay in trace.derived(replay_all_devices):
-        process = make_memory_keys(replay)
         peak = replay.peak()
         if has_allocator_segments(trace) and trace.has("blocks"):
-            tables["memory_pools"].append(list_memory_pools(trace, replay).assign(**process))
-        tables["snapshot_levels"].append(pd.DataFrame([_measure_levels(trace, replay, peak)]).assign(**process))
+            tables["memory_pools"].append(add_memory_keys(replay, list_memory_pools(trace, replay)))
+        levels.append({**_measure_levels(trace, replay, peak), "memory": replay.memory, "device": replay.device})
         for moment, entry in (("peak", peak), ("end", len(replay.rows) - 1)):
-            live_blocks = list_live_memory(trace, replay, entry)
-            tables["live_sites"].append(sum_live_memory_by_site(live_blocks).assign(moment=moment, **process))
+            live_memory = list_live_memory(trace, replay, entry)
+            sites = sum_live_memory_by_site(live_memory)
+            sites["moment"] = repeat_text(moment, len(sites["size_bytes"]))
+            tables["live_sites"].append(add_memory_keys(replay, sites))
             if moment == "peak":
-                tables["live_frames"].append(_build_stack_tree(trace, live_blocks.frame).assign(**process))
-    measured = {name: concatenate_columns(parts) for name, parts in tables.items()}
-    return {**measured, **make_level_metrics(trace, tables["snapshot_levels"])}
+                tables["live_frames"].append(add_memory_keys(replay, _build_stack_tree(trace, live_memory)))
+    return {
+        "snapshot_levels": {name: [row[name] for row in levels] for name in levels[0]} if levels else {},
+        **{name: concatenate_columns(parts) for name, parts in tables.items()},
+        **make_level_metrics(trace, levels),
+    }
 
 
 def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
     """Measure the levels of one device: its row of `snapshot_levels` without the columns of its process."""
-    steps = snapshot_windows.list_snapshot_steps(trace, replay)
-    stages = snapshot_windows.list_snapshot_stages(trace, steps)
+    steps = list_snapshot_steps(trace, replay)
+    stages = list_snapshot_stages(trace, steps)
     when = replay.ts_ns[max(peak, 0) :][:1]
     is_timed = replay.timed and peak >= 0
-    begin = stages["ts_ns"].to_numpy()
-    inside = find_window_at(begin, begin + stages["dur_ns"].to_numpy(), when)
-    in_stage = is_timed and len(inside) and inside[0] >= 0
     allocations = replay.size[replay.during("alloc")]
-    reserved = replay.reserved
-    blocks, segments = (
-        select_replay_rows(trace, "blocks", replay),
-        select_replay_rows(trace, "memory_segments", replay),
-    )
-    is_held = blocks["state"].isin(("active", "pending_free"))
+    reserved, blocks = replay.reserved, replay.blocks
+    in_use = blocks[mark_blocks_in_use(trace)[blocks]]
+    pending = blocks[mask_value(trace.texts("blocks", "state"), "pending_free")[blocks]]
+    has_segments = has_allocator_segments(trace)
+    segment_bytes = _sum_sizes(trace, "memory_segments", "size_bytes", replay.segments)
+    end_requested = replay.get_requested_bytes(len(replay.rows) - 1)
+    reserved_peak: int | None = None
+    if reserved is not None:
+        reserved_peak = max(int(reserved.max()), replay.reserved_before) if len(reserved) else segment_bytes
     return {
         "entry_count": len(replay.rows),
-        "window_ns": int(replay.ts_ns[-1] - replay.ts_ns[0]) if replay.timed else pd.NA,
+        "window_ns": int(replay.ts_ns[-1] - replay.ts_ns[0]) if replay.timed else None,
         "unsound_count": replay.unsound,
         "base_bytes": replay.base,
         "peak_bytes": replay.get_requested_bytes(peak),
-        "peak_ts_ns": int(when[0]) if is_timed else pd.NA,
-        "peak_step": look_up_step_numbers(steps, when)[0] if len(when) else pd.NA,
-        "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
+        "peak_ts_ns": int(when[0]) if is_timed else None,
+        "peak_step": get_number_or_none(steps.number_at(when), 0) if len(when) else None,
+        "peak_stage": look_up_names(stages.stage, stages.row_at(when))[0] if is_timed else None,
         "peak_allocated_bytes": compute_allocated_peak(trace, replay),
-        "peak_reserved_bytes": _reserved_at_peak(replay, peak, segments),
-        "reserved_peak_bytes": pd.NA
-        if reserved is None
-        else max(int(reserved.max()), replay.reserved_before)
-        if len(reserved)
-        else _sum_sizes(segments["size_bytes"]),
-        "end_requested_bytes": replay.get_requested_bytes(len(replay.rows) - 1),
-        "end_allocated_bytes": _sum_sizes(blocks["size_bytes"][is_held]) if has_allocator_segments(trace) else pd.NA,
-        "end_reserved_bytes": _sum_sizes(segments["size_bytes"]) if has_allocator_segments(trace) else pd.NA,
-        "pending_bytes": _sum_sizes(blocks["size_bytes"][blocks["state"] == "pending_free"]),
-        "off_bytes": replay.get_requested_bytes(len(replay.rows) - 1) - _sum_sizes(blocks["requested_bytes"][is_held]),
+        "peak_reserved_bytes": _find_reserved_at_peak(replay, peak, segment_bytes),
+        "reserved_peak_bytes": reserved_peak,
+        "end_requested_bytes": end_requested,
+        "end_allocated_bytes": _sum_sizes(trace, "blocks", "size_bytes", in_use) if has_segments else None,
+        "end_reserved_bytes": segment_bytes if has_segments else None,
+        "pending_bytes": _sum_sizes(trace, "blocks", "size_bytes", pending),
+        "off_bytes": end_requested - _sum_sizes(trace, "blocks", "requested_bytes", in_use),
         "alloc_count": len(allocations),
         "alloc_bytes": int(allocations.sum()),
-        "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,
-        "expandable": bool((segments["expandable"] == 1).any()),
+        "largest_bytes": int(allocations.max()) if len(allocations) else None,
+        "expandable": bool(mask_value(trace.array("memory_segments", "expandable"), 1)[replay.segments].any()),
     }
 
 
-def _sum_sizes(column: pd.Series[Any]) -> int:
+def _sum_sizes(trace: Trace, table: str, column: str, rows: Ints) -> int:
     """Add up sizes; impossible ones are damage and are left out."""
-    size = column.to_numpy(np.int64, na_value=0)
+    size = read_ints(trace, table, column, rows)
     return int(size[(size >= 0) & (size < MAX_BYTES)].sum())
 
 
-def _reserved_at_peak(replay: Replay, peak: int, segments: pd.DataFrame) -> Any:
-    """Return the bytes reserved at the peak."""
+def _find_reserved_at_peak(replay: Replay, peak: int, at_end: int) -> int | None:
+    """Find the bytes reserved at the peak; without a history those at the end."""
     if replay.reserved is None:
-        return pd.NA
+        return None
     if not len(replay.rows):
-        return _sum_sizes(segments["size_bytes"])
+        return at_end
     return replay.reserved_before if peak < 0 else int(replay.reserved[peak])
 
 
-def _build_stack_tree(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
+def _build_stack_tree(trace: Trace, live_memory: LiveMemory) -> dict[str, Array]:
     """Build the tree of the stacks at the peak; memory without a stack is one bar at its end."""
-    has_stack = frame["stack"].notna() & (frame["kind"] != "empty")
-    of_stacks = frame[has_stack]
-    total = int(frame["size_bytes"].sum())
-    stack = of_stacks["stack"].to_numpy(np.int64)
-    size = of_stacks["size_bytes"].to_numpy(np.int64)
-    stack_tree, _ = build_allocation_tree(trace.get("stacks"), stack, size, MAX_FRAMES, total // SMALLEST_SHARE)
-    without = total - int(size.sum())
-    if without:
-        name = "allocated before the recording, or without a stack"
-        row = {"depth": 0, "start_bytes": int(size.sum()), "size_bytes": without, "name": name}
-        stack_tree = (
-            pd.concat([stack_tree, pd.DataFrame([row])], ignore_index=True) if len(stack_tree) else pd.DataFrame([row])
-        )
-    return stack_tree.astype({"depth": np.int32, "start_bytes": np.int64, "size_bytes": np.int64})
+    pieces = live_memory.columns
+    rows = ~mask_value(pieces["stack"], None) & ~mask_value(pieces["kind"], "empty")
+    stack, size = select_rows(pieces["stack"], rows).values, select_rows(pieces["size_bytes"], rows)
+    smallest = live_memory.total // SMALLEST_SHARE
+    stack_tree, _ = build_allocation_tree(trace, stack, size, MAX_FRAMES, smallest)
+    begin = int(size.sum())
+    outside: dict[str, Array] = {
+        "depth": np.zeros(1, np.int32),
+        "start_bytes": np.array([begin]),
+        "size_bytes": np.array([live_memory.total - begin]),
+        "name": repeat_text("allocated before the recording, or without a stack", 1),
+    }
+    if begin == live_memory.total:
+        outside = select_all_rows(outside, slice(0))
+    return concatenate_parts([stack_tree, outside] if stack_tree else [outside])
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:

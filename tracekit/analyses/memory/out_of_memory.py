@@ -13,7 +13,6 @@ from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_l
 from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.columns import STAGE, STEP
@@ -23,7 +22,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.memory.calls import list_last_actions, list_oom_failures
-from tracekit.process.memory.replay import concatenate_columns, make_memory_keys, replay_all_devices
+from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
 """Why memory ran out: too much in use | free pieces too small | others hold the device | not told."""
@@ -84,11 +83,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         return {}
     rows, before = [], []
     for replay in trace.derived(replay_all_devices):
-        process = make_memory_keys(replay)
-        failures = list_oom_failures(trace, replay)
-        rows.append(pd.DataFrame(failures).assign(**process))
-        before += [list_last_actions(trace, replay, row["entry"]).assign(**process) for row in failures]
-    return {"out_of_memory": concatenate_columns(rows), "last_actions": concatenate_columns(before)}
+        for failure in list_oom_failures(trace, replay):
+            rows.append({**failure, "memory": replay.memory, "device": replay.device})
+            before.append(add_memory_keys(replay, list_last_actions(trace, replay, failure["entry"])))
+    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    return {"out_of_memory": columns, "last_actions": concatenate_columns(before)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:

@@ -295,18 +295,21 @@ def _get_dtype_name(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-def concatenate_like_arrays(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
+def concatenate_like_arrays(parts: Sequence[AnyArray], first_texts: Sequence[str] = ()) -> AnyArray:
     """Concatenate arrays of one kind; texts are merged, with `first_texts` before the others."""
-    same: Sequence[Any] = parts
+    same: Any = parts
+    joined: Any
     if isinstance(parts[0], Coded):
-        return _merge_coded(same, first_texts)
-    if isinstance(parts[0], Nullable):
+        joined = _merge_coded(same, first_texts)
+    elif isinstance(parts[0], Nullable):
         missing = np.concatenate([part.missing for part in same])
-        return Nullable(np.concatenate([part.values for part in same]), missing)
-    return np.concatenate(same)
+        joined = Nullable(np.concatenate([part.values for part in same]), missing)
+    else:
+        joined = np.concatenate(same)
+    return joined  # type: ignore[no-any-return]
 
 
-def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def concatenate_parts(parts: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
     """Concatenate the rows of several parts with the same columns."""
     if len(parts) < 2:
         return dict(*parts)
@@ -361,6 +364,16 @@ def make_nullable_numbers(values: Sequence[int | None]) -> Nullable:
     """Make a column of numbers; None is missing."""
     missing = np.array([value is None for value in values], np.bool_)
     return Nullable(np.array([value or 0 for value in values], np.int64), missing)
+
+
+def fill_missing(array: Nullable, value: int = 0) -> Ints:
+    """Replace missing numbers by a value."""
+    return np.where(array.missing, value, array.values)
+
+
+def get_number_or_none(numbers: Nullable, row: int) -> int | None:
+    """Get the number in this row; None if missing."""
+    return None if numbers.missing[row] else int(numbers.values[row])
 
 
 def repeat_number(value: int | None, length: int) -> Nullable:

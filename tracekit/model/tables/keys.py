@@ -5,7 +5,6 @@ Fast for dense integer keys, such as generated ids, and for few rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.arrays import Array, Coded, Nullable, make_bare, select_all_rows
+from tracekit.model.tables.arrays import Array, Coded, Nullable, select_all_rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,12 +34,6 @@ MAX_TABLE_ROOM = 2**20
 
 EXACT_FLOAT_BOUND = 2**53
 """Bound below which integers, and their sums, are exact as floats."""
-
-PLAIN_TYPES = {int, float, str, bool, type(None)}
-"""Types of plain values."""
-
-NEVER_MISSING_TYPES = {int, str, bool}
-"""Plain types that are never missing."""
 
 COUNT_CHUNK_ROWS = 2**18
 """Rows counted per chunk."""
@@ -99,15 +91,6 @@ def drop_repeats(ascending: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return ascending[is_first]
 
 
-def group_rows_by(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
-    """Group rows by key columns: (group of each row in order of appearance, first row of each group).
-
-    A missing key is a key like any other. Like `groupby(by, dropna=False, sort=False).ngroup()`, but faster on the few dozen
-    rows of most tables.
-    """
-    return _combine_codes(len(frame), [_encode_column(frame[name]) for name in by])
-
-
 def group_arrays(arrays: Sequence[Array]) -> tuple[Ints, Ints]:
     """Group rows by keys in bare arrays: (group of each row in order of appearance, first row of each group).
 
@@ -151,11 +134,6 @@ def _number_by_appearance(keys: Ints) -> tuple[Ints, Ints]:
     return np.argsort(order)[place], first[order]
 
 
-def _get_column_array(column: pd.Series[Any]) -> Any:
-    """Get the numpy array of a column, or its extension array."""
-    return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
-
-
 def find_first_rows(number: Ints, count: int) -> Ints:
     """Find the first row of each number 0 … count-1; all must occur.
 
@@ -167,54 +145,16 @@ def find_first_rows(number: Ints, count: int) -> Ints:
     return first
 
 
-def _encode_column(column: pd.Series[Any]) -> tuple[Ints, int]:
-    """Encode a column: (code of each value, number of codes). A missing value gets a code of its own."""
-    return _encode_array(_get_column_array(column))
-
-
-def _encode_array(array: Any) -> tuple[Ints, int]:
-    """Encode a numpy or pandas array like a column."""
-    if isinstance(array, pd.arrays.IntegerArray):
-        distinct, codes = number_keys(array.to_numpy(np.int64, na_value=0))
-        return np.where(array.isna(), 0, codes + 1), len(distinct) + 1
-    if isinstance(array, pd.arrays.StringArray):
-        array = np.asarray(array, object)  # no copy
-    if isinstance(array, np.ndarray):
-        if array.dtype == np.int64:
-            distinct, codes = number_keys(array)
-            return codes, len(distinct)
-        texts = _encode_texts(array)
-        if texts is not None:
-            return texts
-    # -1 marks missing values: asking pandas for a code of their own costs another pass.
-    codes, distinct = pd.factorize(array)
-    low = int(codes.min(initial=0))
-    return codes - low, len(distinct) - low
-
-
-def _encode_texts(values: npt.NDArray[Any]) -> tuple[Ints, int] | None:
-    """Encode an object array of repeated texts or missing values; None for other objects."""
-    if values.dtype != object:
-        return None
-    if len(values) <= MAX_FEW_OBJECTS:
-        return _encode_few_texts(values)
-    place, first = _group_identical_objects(values)
-    few = _encode_few_texts(values[first])
-    return few and (few[0][place], few[1])
-
-
-def _encode_few_texts(texts: npt.NDArray[np.object_]) -> tuple[Ints, int] | None:
-    """Encode a small object array of texts or missing values; None for other objects."""
-    place: dict[str | None, int] = {}
-    codes = []
-    for value in texts.tolist():
-        if type(value) is str:
-            codes.append(place.setdefault(value, len(place)))
-        elif value is None or (type(value) is float and math.isnan(value)):
-            codes.append(place.setdefault(None, len(place)))
-        else:
-            return None
-    return np.array(codes, np.int64), len(place)
+def _encode_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, int]:
+    """Encode texts: (code of each value, number of codes). None and NaN are missing and share a code."""
+    of_rows: Any = slice(None)
+    if len(values) > MAX_FEW_OBJECTS:
+        of_rows, first = _group_identical_objects(values)
+        values = values[first]
+    place: dict[Any, int] = {}
+    texts = (None if value != value else value for value in values.tolist())  # noqa: PLR0124 - NaN
+    codes = np.array([place.setdefault(text, len(place)) for text in texts], np.int64)
+    return codes[of_rows], len(place)
 
 
 def _encode_bare_array(array: Array) -> tuple[Ints, int]:
@@ -225,19 +165,12 @@ def _encode_bare_array(array: Array) -> tuple[Ints, int]:
         codes, count = _encode_bare_array(array.values)
         return np.where(array.missing, 0, codes + 1), count + 1
     if array.dtype == object:
-        return _encode_texts(array) or _encode_array(array)
+        return _encode_objects(array)
     if array.dtype.kind == "f":
         distinct, codes = np.unique(array, return_inverse=True)
     else:
         distinct, codes = number_keys(array.astype(np.int64, copy=False))
     return codes, len(distinct)
-
-
-def _factorize_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]]:
-    """Encode objects like `pandas.factorize`, in a tenth of the time if few objects repeat in many rows."""
-    place, first = _group_identical_objects(values)
-    once, distinct = pd.factorize(values[first])
-    return once[place], distinct
 
 
 def _group_identical_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, Ints]:
@@ -252,52 +185,17 @@ def _view_addresses(values: npt.NDArray[np.object_]) -> npt.NDArray[np.intp]:
     return np.asarray(SimpleNamespace(__array_interface__=seen))
 
 
-def list_python_values(column: Any) -> list[Any]:
-    """Convert a column to Python values: None where missing, no numpy scalars.
+def count_earlier_members(group: Ints) -> npt.NDArray[np.int32]:
+    """Count the rows of the same group before each row.
 
-    >>> list_python_values(pd.array([1, None], dtype="Int64"))
-    [1, None]
+    >>> count_earlier_members(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
     """
-    plain = make_bare(column) if isinstance(column, np.ndarray | pd.api.extensions.ExtensionArray) else None
-    if isinstance(plain, Nullable):
-        return _list_nullable_numbers(plain)
-    if isinstance(plain, np.ndarray) and plain.dtype.kind in "iub":
-        whole_numbers: list[Any] = plain.tolist()
-        return whole_numbers
-    values = np.asarray(column, object)
-    items: list[Any] = values.tolist()
-    if set(map(type, items)) <= NEVER_MISSING_TYPES:
-        return items
-    missing = pd.isna(values)
-    if missing.any():
-        values = values.copy()
-        values[missing] = None
-        items = values.tolist()
-    if set(map(type, items)) <= PLAIN_TYPES:
-        return items
-    return [value.item() if hasattr(value, "item") else value for value in items]
-
-
-def _list_nullable_numbers(array: Nullable) -> list[Any]:
-    """Convert nullable numbers to Python numbers; None where missing."""
-    numbers: list[Any] = array.values.tolist()
-    missing = np.isnan(array.values) if array.values.dtype.kind == "f" else array.missing
-    for row in missing.nonzero()[0].tolist():
-        numbers[row] = None
-    return numbers
-
-
-def mask_equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
-    """Mask the values of a column equal to `value`; missing equals missing."""
-    if pd.isna(value):  # type: ignore[call-overload]
-        return column.isna().to_numpy(np.bool_)
-    array = _get_column_array(column)
-    if array.dtype == object:
-        codes, distinct = _factorize_objects(array)
-        return np.append(distinct == value, False)[codes].astype(np.bool_)
-    if isinstance(array, np.ndarray):
-        return np.asarray(array == value, np.bool_)
-    return np.asarray(pd.array(array == value, dtype="boolean").fillna(value=False), np.bool_)
+    order = compute_stable_order(group)
+    ordered = group[order]
+    counts = np.empty(len(group), np.int32)
+    counts[order] = np.arange(len(group)) - np.searchsorted(ordered, ordered)
+    return counts
 
 
 def order_by_group(group: Ints, start: Ints) -> Ints:

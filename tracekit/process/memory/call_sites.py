@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.keys import group_rows_by
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, fill_missing, select_rows, trim_texts
+from tracekit.model.tables.keys import group_arrays, look_up_keys, number_keys, sum_by_group
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.model.trace import Trace
 from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grade_frames
@@ -26,78 +26,74 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_SHOWN = 200
 """Characters of a function or file in a site at most; real snapshots have up to 80."""
 
-_FRAME = ("name", "file", "line")
-"""Columns that identify a frame."""
-
 MAX_DEPTH = 200
 """Levels of a frame tree at most."""
 
 
-def build_site_table(trace: Trace) -> pd.DataFrame:
-    """Find the site of each stack: columns `stack` (ascending), `site` and `place` (texts), `kind` (index in KINDS).
+@dataclass(frozen=True, slots=True)
+class StackSites:
+    """Site of each stack: `stack` (ascending), texts of `site` and `place`, `kind` (index in KINDS)."""
+
+    stack: Ints
+    site: Coded
+    place: Coded
+    kind: Ints
+
+
+def build_site_table(trace: Trace) -> StackSites:
+    """Find the site of each stack.
 
     The site is the innermost frame among those with the best grade of the stack, see `site_grades`.
     """
-    stacks = trace.get("stacks")
-    order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
-    stack = stacks["stack"].to_numpy()[order]
-    all_grades = grade_frames(stacks)
-    grade = all_grades[order]
+    stack, grade = trace.numbers("stacks", "stack"), trace.derived(grade_frames)
     # Sorted by (stack, grade, depth), the first row of each stack is its innermost frame of the best grade.
-    first = order[np.lexsort((np.arange(len(order)), grade, stack))]
-    keys, place = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
-    rows = first[place]
-    return pd.DataFrame(
-        {
-            "stack": keys,
-            "site": pd.Series(format_frames(stacks, rows), dtype=object),
-            "place": pd.Series(format_frame_places(stacks, rows), dtype=object),
-            "kind": KIND_OF[all_grades[rows]],
-        }
-    )
+    order = np.lexsort((trace.numbers("stacks", "depth"), grade, stack))
+    keys, first = np.unique(stack[order], return_index=True)
+    rows = order[first]
+    return StackSites(keys, format_frames(trace, rows), format_frame_places(trace, rows), KIND_OF[grade[rows]])
 
 
-def format_frames(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
-    """Format each of these rows as `train.py:12 forward`; the function alone if there is no file.
-
-    Equal frames share one object.
-    """
-    number, first = group_rows_by(stacks.iloc[rows], _FRAME)
-    frames = stacks.iloc[rows[first]]
-    names = _shorten_categories(frames["name"], shorten_function_name, "?")
-    files = _shorten_categories(frames["file"], shorten_frame_path, "")
-    name = names[frames["name"].cat.codes.to_numpy()]
-    file = files[frames["file"].cat.codes.to_numpy()]
-    line = frames["line"].to_numpy(np.int64, na_value=0)
-    parts = zip(file.tolist(), line.tolist(), name.tolist(), strict=True)
-    texts = [f"{f}:{number} {n}" if f and number > 0 else str(n) for f, number, n in parts]
-    texts_of: npt.NDArray[np.object_] = np.array([*texts, None], object)[number]
-    return texts_of
+def format_frames(trace: Trace, rows: Ints) -> Coded:
+    """Format each of these rows of `stacks` as `train.py:12 forward`; the function alone if there is no file."""
+    number, first = _group_equal_frames(trace, rows)
+    names = _shorten_texts(trace.texts("stacks", "name"), first, shorten_function_name, "?")
+    files = _shorten_texts(trace.texts("stacks", "file"), first, shorten_frame_path, "")
+    lines = fill_missing(select_rows(trace.nullable("stacks", "line"), first)).tolist()
+    parts = zip(files, lines, names, strict=True)
+    return _code_texts([f"{f}:{line} {n}" if f and line > 0 else n for f, line, n in parts], number)
 
 
-def format_frame_places(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
-    """Format each of these rows as `train.py forward`: a frame without parts that differ between machines.
+def format_frame_places(trace: Trace, rows: Ints) -> Coded:
+    """Format each of these rows of `stacks` as `train.py forward`: a frame without parts that differ between machines.
 
     Leaves out the line and the folders. Files that Inductor compiled are named by a hash and become
     `(compiled)`.
     """
-    number, first = group_rows_by(stacks.iloc[rows], _FRAME)
-    frames = stacks.iloc[rows[first]]
-    names = _shorten_categories(frames["name"], shorten_function_name, "?")
-    files = _shorten_categories(frames["file"], _extract_file_name, "")
-    name = names[frames["name"].cat.codes.to_numpy()]
-    file = files[frames["file"].cat.codes.to_numpy()]
-    placed = (file != "") & (frames["line"].to_numpy(np.int64, na_value=0) > 0)
-    places: npt.NDArray[np.object_] = np.where(placed, file + " " + name, name).astype(object)
-    return places[number]
+    number, first = _group_equal_frames(trace, rows)
+    names = _shorten_texts(trace.texts("stacks", "name"), first, shorten_function_name, "?")
+    files = _shorten_texts(trace.texts("stacks", "file"), first, _extract_file_name, "")
+    lines = fill_missing(select_rows(trace.nullable("stacks", "line"), first)).tolist()
+    parts = zip(files, lines, names, strict=True)
+    return _code_texts([f"{f} {n}" if f and line > 0 else n for f, line, n in parts], number)
 
 
-def _shorten_categories(
-    column: pd.Series[Any], shortened: Callable[[str], str], missing: str
-) -> npt.NDArray[np.object_]:
-    """Shorten the text of every category of a column; the last element is for code -1."""
-    texts = (truncate_with_hash(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories)
-    return np.array([*texts, missing], object)
+def _group_equal_frames(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    """Group equal frames of these rows of `stacks`: (group of each, one row of each group)."""
+    number, first = group_arrays([select_rows(trace.array("stacks", name), rows) for name in ("name", "file", "line")])
+    return number, rows[first]
+
+
+def _shorten_texts(texts: Coded, rows: Ints, shortened: Callable[[str], str], missing: str) -> list[str]:
+    """Shorten the texts of these rows; each text is shortened once."""
+    short = [truncate_with_hash(shortened(text), _MOST_SHOWN) for text in texts.texts]
+    return [*map([*short, missing].__getitem__, texts.codes[rows].tolist())]
+
+
+def _code_texts(texts: Sequence[str], number: Ints) -> Coded:
+    """Code texts by row, of which `number` selects one."""
+    code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    codes = np.array([code_of[text] for text in texts], np.int64)
+    return Coded(codes[number], tuple(code_of))
 
 
 def _extract_file_name(path: str) -> str:
@@ -135,37 +131,36 @@ def shorten_frame_path(path: str) -> str:
 
 
 def build_allocation_tree(
-    stacks: pd.DataFrame, stack: Ints, weight: Ints, max_nodes: int, min_bytes: int
-) -> tuple[pd.DataFrame, int]:
+    trace: Trace, stack: Ints, weight: Ints, max_nodes: int, min_bytes: int
+) -> tuple[dict[str, Array], int]:
     """Build the flame graph of these stacks, outermost frame first: (visible nodes, bytes not in it).
 
     Columns: `depth`, `start_bytes`, `size_bytes`, `name`. Nodes of less than `min_bytes` bytes and those beyond
     `max_nodes` are left out with everything above them. If a stack has Python frames, its C++ frames are skipped;
     otherwise, frames that are neither operators nor other code of PyTorch's tensors are.
     """
-    used = _select_shown_frames(stacks[np.isin(stacks["stack"].to_numpy(), stack)])
-    key = used["stack"].to_numpy()
-    texts, text = _code_frame_texts(used)
+    rows = _select_shown_frames(trace, stack)
+    key, text = trace.numbers("stacks", "stack")[rows], trim_texts(format_frames(trace, rows))
     begins = np.append(True, key[1:] != key[:-1])[: len(key)]
     heads = begins.nonzero()[0]
     level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
-    sizes = pd.Series(weight).groupby(stack).sum()
-    own_bytes = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
+    distinct_stacks, place = number_keys(stack)
+    sizes = sum_by_group(place, weight, len(distinct_stacks))
+    own_bytes = sizes[look_up_keys(distinct_stacks, key[heads])[0]]  # bytes of each stack
     number = np.cumsum(begins) - 1
     # The node that each stack has reached; all begin at node 0.
     node = np.zeros(len(heads), np.int64)
-    rows: list[pd.DataFrame] = []
-    count, parents = 0, np.zeros(1, np.int64)
+    parts: list[dict[str, Array]] = []
+    count, parents, omitted = 0, np.zeros(1, np.int64), int(weight.sum())
     alive = own_bytes > 0
     for depth in range(min(int(level.max(initial=-1)) + 1, MAX_DEPTH)):
         at_depth = ((level == depth) & alive[number]).nonzero()[0]
         if not len(at_depth):
             break
         code = number[at_depth]
-        pairs = np.stack((node[code], text[at_depth]))
+        pairs = np.stack((node[code], text.codes[at_depth]))
         distinct, place = np.unique(pairs, axis=1, return_inverse=True)
-        size = np.zeros(distinct.shape[1], np.int64)
-        np.add.at(size, place.ravel(), own_bytes[code])
+        size = sum_by_group(place.ravel(), own_bytes[code], distinct.shape[1])
         biggest = np.lexsort((distinct[1], -size, distinct[0]))
         is_kept = np.zeros(len(size), np.bool_)
         is_kept[np.argsort(-size, kind="stable")[: max(max_nodes - count, 0)]] = True
@@ -176,31 +171,32 @@ def build_allocation_tree(
         first = np.searchsorted(group, group)
         start = np.empty(len(size), np.int64)
         start[biggest] = parents[group] + before - before[first]
-        names = texts[distinct[1]]
-        part = {"depth": depth, "start_bytes": start, "size_bytes": size, "name": names}
-        rows.append(pd.DataFrame(part)[is_kept].sort_values("start_bytes", kind="stable"))
-        count += int(is_kept.sum())
+        kept = is_kept.nonzero()[0]
+        kept = kept[np.argsort(start[kept], kind="stable")]
+        parts.append(
+            {
+                "depth": np.full(len(kept), depth, np.int32),
+                "start_bytes": start[kept],
+                "size_bytes": size[kept],
+                "name": Coded(distinct[1][kept], text.texts),
+            }
+        )
+        if not depth:
+            omitted -= int(size[kept].sum())
+        count += len(kept)
         parents = start
         node[code] = place.ravel()
         alive[code] = is_kept[place.ravel()]
-    columns = ["depth", "start_bytes", "size_bytes", "name"]
-    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
-    top = table[table["depth"] == 0]["size_bytes"].sum()
-    return table, int(weight.sum()) - int(top)
+    return concatenate_parts(parts), omitted
 
 
-def _select_shown_frames(frames: pd.DataFrame) -> pd.DataFrame:
-    """Select the frames to show, outermost first: Python frames if a stack has any."""
-    is_python = mark_wanted_names(frames["file"], lambda file: file.endswith(".py"))
-    is_graded = grade_frames(frames) < ANYTHING
-    key = frames["stack"].to_numpy()
+def _select_shown_frames(trace: Trace, stack: Ints) -> Ints:
+    """Select the rows of `stacks` to show, by stack, outermost first: Python frames if a stack has any."""
+    key = trace.numbers("stacks", "stack")
+    rows = np.isin(key, stack).nonzero()[0]
+    key = key[rows]
+    is_python = mark_wanted_names(trace.texts("stacks", "file"), lambda file: file.endswith(".py"))[rows]
+    is_graded = trace.derived(grade_frames)[rows] < ANYTHING
     has, tells = np.isin(key, key[is_python]), np.isin(key, key[is_graded])
-    frames = frames[np.where(has, is_python, is_graded | ~tells)]
-    return frames.iloc[np.lexsort((-frames["depth"].to_numpy(), frames["stack"].to_numpy()))]
-
-
-def _code_frame_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
-    """Code the texts of frames: (distinct texts in order, code of each frame); equal frames are formatted once."""
-    number, first = group_rows_by(frames, _FRAME)
-    texts, text_of = np.unique(format_frames(frames, first), return_inverse=True)
-    return texts, text_of[number]
+    rows = rows[np.where(has, is_python, is_graded | ~tells)]
+    return rows[np.lexsort((-trace.numbers("stacks", "depth")[rows], trace.numbers("stacks", "stack")[rows]))]

@@ -7,23 +7,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import find_window_at
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Nullable,
+    concatenate_parts,
+    get_number_or_none,
+    mask_value,
+    repeat_number,
+    select_rows,
+)
+from tracekit.model.tables.keys import count_by_group, group_arrays, sum_by_group
 from tracekit.model.tables.snapshots import ACTIONS
 from tracekit.model.trace import Trace
-from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.live import look_up_sites
-from tracekit.process.memory.replay import CODE, NEVER, Replay, read_ints
+from tracekit.process.memory.replay import CODE, NEVER, Replay
 from tracekit.process.memory.space import (
-    DEFAULT_POOL,
-    SMALL,
     MemorySegments,
     compute_occupied_bytes,
     compute_segment_size,
     list_memory_segments,
     measure_free_space_at,
+    name_request_kinds,
+    read_pool_keys,
+    read_pools,
     round_up_requests,
 )
+from tracekit.process.memory.windows import list_snapshot_stages, list_snapshot_steps
+from tracekit.process.name_filters import look_up_names
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -38,34 +49,22 @@ _GOT = ("segment_alloc", "segment_map")
 _BACK = ("segment_free", "segment_unmap")
 
 
-def measure_allocator_steps(trace: Trace, replay: Replay) -> pd.DataFrame:
+def measure_allocator_steps(trace: Trace, replay: Replay) -> dict[str, Array]:
     """Compute the rows of `allocator_steps` of one device, without device columns: one per step of its history."""
-    steps = snapshot_windows.list_snapshot_steps(trace, replay)
-    start = steps["ts_ns"].to_numpy()
-    step_row = find_window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
-    count = len(steps)
-    out: dict[str, Any] = {"step": steps["step"].array, "occurrence": steps["occurrence"].array}
+    steps = list_snapshot_steps(trace, replay)
+    step_row, count = steps.row_at(replay.ts_ns), len(steps)
+    out: dict[str, Array] = {"step": steps.step, "occurrence": steps.occurrence}
     for name, actions in (("alloc", ("alloc",)), ("driver_alloc", _GOT), ("driver_free", _BACK)):
         rows = replay.during(*actions)
-        out[f"{name}_count"] = _sum_per_step(step_row[rows], np.ones(len(rows), np.int64), count)
-        out[f"{name}_bytes"] = _sum_per_step(step_row[rows], replay.size[rows], count)
-    tried = find_allocation_retries(trace, replay)
-    out["retry_count"] = _sum_per_step(step_row[tried], np.ones(len(tried), np.int64), count)
-    segments_ = list_memory_segments(trace, replay)
-    if segments_ is None:
-        out["needless_count"] = pd.array([pd.NA] * count, dtype="Int64")
-    else:
-        got = find_needless_segments(trace, replay, segments_)
-        sums = _sum_per_step(step_row[got], np.ones(len(got), np.int64), count)
-        out["needless_count"] = pd.array(sums, dtype="Int64")
-    return pd.DataFrame(out)
-
-
-def _sum_per_step(step_rows: Ints, value: Ints, count: int) -> Ints:
-    """Sum the values of each step."""
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, step_rows[step_rows >= 0], value[step_rows >= 0])
-    return sums
+        out[f"{name}_count"] = count_by_group(step_row[rows], count)
+        out[f"{name}_bytes"] = sum_by_group(step_row[rows], replay.size[rows], count)
+    out["retry_count"] = count_by_group(step_row[find_allocation_retries(trace, replay)], count)
+    segments = list_memory_segments(trace, replay)
+    out["needless_count"] = repeat_number(None, count)
+    if segments is not None:
+        needless = find_needless_segments(trace, replay, segments)
+        out["needless_count"] = Nullable(count_by_group(step_row[needless], count), np.zeros(count, np.bool_))
+    return out
 
 
 def find_allocation_retries(trace: Trace, replay: Replay) -> Ints:
@@ -73,12 +72,12 @@ def find_allocation_retries(trace: Trace, replay: Replay) -> Ints:
     back = np.isin(replay.action, [CODE["segment_free"]])
     next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
     first_of_retry = (back & next_got).nonzero()[0]
-    column = trace.get("allocations")["stack"]
-    before, after = (column.iloc[replay.rows[first_of_retry]], column.iloc[replay.rows[first_of_retry + 1]])
-    has_stacks = before.notna().to_numpy() & after.notna().to_numpy()
+    stack = trace.nullable("allocations", "stack")
+    before, after = (select_rows(stack, replay.rows[first_of_retry + later]) for later in (0, 1))
+    is_same = ~before.missing & ~after.missing & (before.values == after.values)
     # A stack without frames does not identify the caller.
-    has_stacks &= np.isin(read_ints(before), trace.get("stacks")["stack"].to_numpy())
-    retried: Ints = first_of_retry[has_stacks & (read_ints(before) == read_ints(after))] + 1
+    is_same &= np.isin(before.values, trace.numbers("stacks", "stack"))
+    retried: Ints = first_of_retry[is_same] + 1
     return retried
 
 
@@ -114,37 +113,30 @@ def _number_pools_and_streams(
 ) -> tuple[Ints, Ints, Ints]:
     """Assign a number to the (pool, stream, kind) of each piece, each segment and each of these requests."""
     pieces = replay.pieces
-    entries = trace.get("allocations")
     row = np.where(pieces.row >= 0, pieces.row, pieces.freed)
-    by_entry = _look_up_pool_keys(entries, row, pieces.size)
-    ghost = (row < 0).nonzero()[0]
-    if len(ghost):
-        parts = trace["memory_segments"].iloc[trace["blocks"]["segment"].iloc[pieces.block[ghost]]]
-        by_entry.iloc[ghost, 0] = parts["pool"].to_numpy(object)
-        by_entry.iloc[ghost, 1] = parts["stream"].array
-        by_entry.iloc[ghost, 2] = parts["kind"].to_numpy(object)
-    requests = _look_up_pool_keys(entries, replay.rows[asked], replay.size[asked])
-    all_pieces = pd.concat([by_entry, segments.frame, requests], ignore_index=True)
-    all_pieces["pool"] = all_pieces["pool"].where(all_pieces["pool"].notna(), DEFAULT_POOL)
-    number = all_pieces.groupby(["pool", "stream", "kind"], dropna=False, sort=False).ngroup()
-    numbers: Ints = number.to_numpy().astype(np.int64)
-    first, second = len(by_entry), len(by_entry) + len(segments.frame)
-    return numbers[:first], numbers[first:second], numbers[second:]
-
-
-def _look_up_pool_keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataFrame:
-    """Look up `pool`, `stream` and `kind` in entries of the history; missing for row -1."""
-    pools = np.array([*entries["pool"].cat.categories, None], object)
-    codes = np.append(entries["pool"].cat.codes.to_numpy().astype(np.int64), -1)
-    streams = np.append(read_ints(entries["stream"]), 0)
-    missing = np.append(entries["stream"].isna().to_numpy(), True)
-    return pd.DataFrame(
-        {
-            "pool": pd.Series(pools[codes[row]], dtype=object),
-            "stream": pd.arrays.IntegerArray(streams[row], missing[row]),
-            "kind": pd.Series(np.where(round_up_requests(size) <= SMALL, "small", "large"), dtype=object),
-        }
+    is_ghost = row < 0
+    parts = [
+        read_entry_pool_keys(trace, row[~is_ghost], pieces.size[~is_ghost]),
+        read_pool_keys(trace, trace.numbers("blocks", "segment")[pieces.block[is_ghost]]),
+        segments.keys,
+        read_entry_pool_keys(trace, replay.rows[asked], replay.size[asked]),
+    ]
+    numbers = group_arrays(list(concatenate_parts(parts).values()))[0]
+    of_entries, of_ghosts, of_segments, of_requests = np.split(
+        numbers, np.cumsum([len(part["pool"]) for part in parts])[:-1]
     )
+    of_pieces = np.empty(len(row), np.int64)
+    of_pieces[~is_ghost], of_pieces[is_ghost] = of_entries, of_ghosts
+    return of_pieces, of_segments, of_requests
+
+
+def read_entry_pool_keys(trace: Trace, rows: Ints, size: Ints) -> dict[str, Any]:
+    """Read `pool`, `stream` and `kind` of requests: rows of the history, and their sizes."""
+    return {
+        "pool": read_pools(trace, "allocations", rows),
+        "stream": select_rows(trace.nullable("allocations", "stream"), rows),
+        "kind": name_request_kinds(round_up_requests(size)),
+    }
 
 
 def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
@@ -155,35 +147,32 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
     entries = replay.during("oom")[-MAX_OOM:]
     if not len(entries):
         return []
-    steps = snapshot_windows.list_snapshot_steps(trace, replay)
-    stages = snapshot_windows.list_snapshot_stages(trace, steps)
-    when = replay.ts_ns[entries]
-    step, stage = (
-        find_window_at(f["ts_ns"].to_numpy(), (f["ts_ns"] + f["dur_ns"]).to_numpy(), when) for f in (steps, stages)
-    )
-    history = trace["allocations"]
-    site = find_entry_sites(trace, replay.rows[entries])
-    segments_ = list_memory_segments(trace, replay)
+    steps = list_snapshot_steps(trace, replay)
+    stages = list_snapshot_stages(trace, steps)
+    when, rows = replay.ts_ns[entries], replay.rows[entries]
+    step = steps.numbers(steps.row_at(when))
+    stage = look_up_names(stages.stage, stages.row_at(when))
+    site = look_up_names(find_entry_sites(trace, rows), np.arange(len(rows)))
+    device_free = select_rows(trace.nullable("allocations", "device_free_bytes"), rows)
+    segments = list_memory_segments(trace, replay)
     failures = []
     for i, entry in enumerate(entries.tolist()):
-        row = history.iloc[int(replay.rows[entry])]
-        asked = int(replay.size[entry])
-        space = _measure_space_for_request(trace, replay, segments_, entry, row, asked)
-        reserved = None if replay.reserved is None else int(replay.reserved[entry])
-        free = row["device_free_bytes"]
-        details = {
-            "asked_bytes": asked,
-            "device_free_bytes": None if pd.isna(free) else int(free),
-            "reserved_bytes": reserved,
+        details: dict[str, int | None] = {
+            "asked_bytes": int(replay.size[entry]),
+            "device_free_bytes": get_number_or_none(device_free, i),
+            "reserved_bytes": None if replay.reserved is None else int(replay.reserved[entry]),
             "requested_bytes": replay.get_requested_bytes(entry),
-            **space,
+            "free_bytes": None,
+            "largest_free_bytes": None,
         }
+        if segments is not None:
+            details |= _measure_space_for_request(trace, replay, segments, entry)
         failures.append(
             {
-                **{name: pd.NA if value is None else value for name, value in details.items()},
-                "step": steps["step"].iloc[int(step[i])] if step[i] >= 0 else pd.NA,
-                "stage": stages["stage"].iloc[int(stage[i])] if stage[i] >= 0 and replay.timed else None,
-                "ts_ns": int(when[i]) if replay.timed else pd.NA,
+                **details,
+                "step": get_number_or_none(step, i),
+                "stage": stage[i] if replay.timed else None,
+                "ts_ns": int(when[i]) if replay.timed else None,
                 "entry": entry,
                 "cause": diagnose_oom_cause(details),
                 "given_back_bytes": _sum_bytes_freed_before(replay, entry),
@@ -193,20 +182,15 @@ def list_oom_failures(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
     return failures
 
 
-def _measure_space_for_request(
-    trace: Trace, replay: Replay, segments: MemorySegments | None, entry: int, row: pd.Series[Any], asked: int
-) -> dict[str, int | None]:
-    """Measure the free space where the request could have been placed; None if unknown."""
-    if segments is None:
-        return {"free_bytes": None, "largest_free_bytes": None}
+def _measure_space_for_request(trace: Trace, replay: Replay, segments: MemorySegments, entry: int) -> dict[str, int]:
+    """Measure the free space where the request of this entry could have been placed."""
     space = measure_free_space_at(trace, replay, segments, entry)
-    pool = DEFAULT_POOL if pd.isna(row["pool"]) else str(row["pool"])
-    small = int(round_up_requests(np.array([asked]))[0]) <= SMALL
-    fitting = space[(space["pool"] == pool) & (space["kind"] == ("small" if small else "large"))]
-    if not pd.isna(row["stream"]):
-        fitting = fitting[(fitting["stream"] == row["stream"]).fillna(value=False)]
-    largest = int(fitting["largest_free_bytes"].max()) if len(fitting) else 0
-    return {"free_bytes": int(fitting["free_bytes"].sum()), "largest_free_bytes": largest}
+    pool, stream, kind = read_entry_pool_keys(trace, replay.rows[[entry]], replay.size[[entry]]).values()
+    fits = mask_value(space["pool"], pool.texts[pool.codes[0]]) & mask_value(space["kind"], kind.texts[kind.codes[0]])
+    if not stream.missing[0]:
+        fits &= mask_value(space["stream"], int(stream.values[0]))
+    free, largest = (space[name][fits] for name in ("free_bytes", "largest_free_bytes"))
+    return {"free_bytes": int(free.sum()), "largest_free_bytes": int(largest.max(initial=0))}
 
 
 def diagnose_oom_cause(details: dict[str, int | None]) -> str:
@@ -242,55 +226,42 @@ def _sum_bytes_freed_before(replay: Replay, entry: int) -> int:
     return int(replay.size[first:entry].sum())
 
 
-def list_last_actions(trace: Trace, replay: Replay, entry: int) -> pd.DataFrame:
-    """List the entries before one failed request, newest first: rows of `list_last_actions` without device columns."""
+def list_last_actions(trace: Trace, replay: Replay, entry: int) -> dict[str, Array]:
+    """List the entries before one failed request, newest first: rows of `last_actions` without device columns."""
     before = np.arange(entry - 1, max(entry - 1 - LAST, -1), -1)
-    return pd.DataFrame(
-        {
-            "entry": entry,
-            "before": np.arange(1, len(before) + 1, dtype=np.int32),
-            "action": np.array(ACTIONS, object)[replay.action[before]],
-            "size_bytes": trace["allocations"]["size_bytes"].iloc[replay.rows[before]].array,
-            "site": find_entry_sites(trace, replay.rows[before]),
-        }
-    )
+    return {
+        "entry": np.full(len(before), entry, np.int64),
+        "before": np.arange(1, len(before) + 1, dtype=np.int32),
+        "action": Coded(replay.action[before], ACTIONS),
+        "size_bytes": select_rows(trace.nullable("allocations", "size_bytes"), replay.rows[before]),
+        "site": find_entry_sites(trace, replay.rows[before]),
+    }
 
 
-def find_entry_sites(trace: Trace, rows: Ints) -> Any:
-    """Look up the site of the stack of these rows of `allocations`; None without one."""
-    stack = trace.get("allocations")["stack"].iloc[rows]
-    return look_up_sites(trace, read_ints(stack), stack.isna().to_numpy())[0]
+def find_entry_sites(trace: Trace, rows: Ints) -> Coded:
+    """Look up the site of the stack of these rows of `allocations`."""
+    return look_up_sites(trace, select_rows(trace.nullable("allocations", "stack"), rows))[0]
 
 
-def measure_block_lifetimes(replay: Replay) -> pd.DataFrame:
+def measure_block_lifetimes(replay: Replay) -> dict[str, Array]:
     """Count blocks by lifetime in powers of ten, those never freed last: rows of `lifetimes` without device columns."""
     pieces = replay.pieces
     born_inside = (pieces.born >= 0).nonzero()[0]
-    done = born_inside[pieces.died[born_inside] < NEVER]
-    parts = []
-    if replay.timed and len(done):
-        lived = replay.ts_ns[pieces.died[done]] - replay.ts_ns[pieces.born[done]]
-        decade = np.searchsorted(_DECADES, lived, side="right") - 1
-        counts = pd.DataFrame({"decade": decade, "block_count": 1, "size_bytes": pieces.size[done]})
-        counts = counts.groupby("decade")[["block_count", "size_bytes"]].sum().reset_index()
-        decades = counts["decade"].to_numpy()
-        parts.append(
-            pd.DataFrame(
-                {
-                    "low_ns": pd.array(_DECADES[decades], dtype="Int64"),
-                    "high_ns": pd.array(np.append(_DECADES[1:], NEVER)[decades], dtype="Int64"),
-                    "block_count": counts["block_count"],
-                    "size_bytes": counts["size_bytes"],
-                }
-            )
-        )
-    stay = born_inside[pieces.died[born_inside] == NEVER]
-    none = pd.array([pd.NA], dtype="Int64")
-    sums = pd.DataFrame(
-        {"low_ns": none, "high_ns": none, "block_count": len(stay), "size_bytes": int(pieces.size[stay].sum())}
-    )
-    parts.append(sums if len(stay) else sums.iloc[:0])
-    return pd.concat(parts, ignore_index=True)
+    stays = pieces.died[born_inside] == NEVER
+    stay, done = born_inside[stays], born_inside[~stays & replay.timed]
+    lived = replay.ts_ns[pieces.died[done]] - replay.ts_ns[pieces.born[done]]
+    # The last group is never freed.
+    group = np.append(np.searchsorted(_DECADES, lived, side="right") - 1, np.full(len(stay), len(_DECADES)))
+    block_count = count_by_group(group, len(_DECADES) + 1)
+    present = block_count.nonzero()[0]
+    bounds = np.append(_DECADES, (NEVER, NEVER))
+    is_stay = present == len(_DECADES)
+    return {
+        "low_ns": Nullable(np.where(is_stay, 0, bounds[present]), is_stay),
+        "high_ns": Nullable(np.where(is_stay, 0, bounds[present + 1]), is_stay),
+        "block_count": block_count[present],
+        "size_bytes": sum_by_group(group, pieces.size[np.append(done, stay)], len(block_count))[present],
+    }
 
 
 _DECADES = np.concatenate((np.zeros(1, np.int64), 10 ** np.arange(4, 13, dtype=np.int64)))

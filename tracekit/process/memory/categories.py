@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import fill_missing
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Trace
 
@@ -32,9 +32,8 @@ class CategoryMoments:
 
 def compute_category_moments(trace: Trace) -> CategoryMoments:
     """Compute the moments of a timeline with at least one change."""
-    rows = trace["memory_categories"]
-    ts = rows["ts_ns"].to_numpy(np.int64, na_value=-1)
-    total = np.cumsum(rows["change_bytes"].to_numpy())
+    ts = fill_missing(trace.nullable("memory_categories", "ts_ns"), -1)
+    total = np.cumsum(trace.numbers("memory_categories", "change_bytes"))
     last = np.append(ts[1:] != ts[:-1], True)[: len(ts)].nonzero()[0]
     if ts[0] >= 0:
         last = np.append(-1, last)
@@ -43,10 +42,10 @@ def compute_category_moments(trace: Trace) -> CategoryMoments:
     return CategoryMoments(last, when, np.where(last < 0, 0, total[last]))
 
 
-def compute_category_levels(rows: pd.DataFrame, row_numbers: Ints) -> Ints:
+def compute_category_levels(trace: Trace, row_numbers: Ints) -> Ints:
     """Compute the level of each category after each of these rows (-1: before all): array of rows × categories."""
-    code = rows["category"].cat.codes.to_numpy()
-    level = rows["level_bytes"].to_numpy()
+    code = trace.texts("memory_categories", "category").codes
+    level = trace.numbers("memory_categories", "level_bytes")
     by_category = np.zeros((len(row_numbers), len(CATEGORIES)), np.int64)
     for category in range(len(CATEGORIES)):
         of_category = (code == category).nonzero()[0]

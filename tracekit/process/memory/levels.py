@@ -12,13 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, select_rows
+from tracekit.model.tables.arrays import Nullable, get_number_or_none, repeat_number, select_rows
 from tracekit.model.tables.keys import group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree, find_innermost_host_rows
-from tracekit.process.memory import windows as snapshot_windows
-from tracekit.process.memory.replay import MAX_BYTES, NEVER, Replay, has_allocator_segments, replay_all_devices
+from tracekit.process.memory.replay import (
+    MAX_BYTES,
+    NEVER,
+    Replay,
+    has_allocator_segments,
+    read_ints,
+    replay_all_devices,
+)
+from tracekit.process.memory.windows import list_snapshot_stages, list_snapshot_steps
 from tracekit.process.name_filters import look_up_names, mark_rows_of_kind
 from tracekit.process.steps.stage_lookup import find_range_names_at, select_outer_ranges
 from tracekit.process.steps.windows import StageWindows, StepWindows, find_steps_and_stages
@@ -97,20 +103,8 @@ def select_memory_windows(trace: Trace, level: MemoryLevels) -> tuple[StepWindow
     """Select the windows for a level: (steps, outermost ranges), in order of start."""
     if level.replay is None:
         return trace.derived(find_steps_and_stages).step_rows, trace.derived(select_outer_ranges)
-    steps = snapshot_windows.list_snapshot_steps(trace, level.replay)
-    of_steps: Any = Columns.from_frame(steps)
-    of_stages: Any = Columns.from_frame(snapshot_windows.list_snapshot_stages(trace, steps))
-    return (
-        StepWindows(of_steps["ts_ns"], of_steps["dur_ns"], of_steps["step"], of_steps["occurrence"], origin=""),
-        StageWindows(
-            of_stages["ts_ns"],
-            of_stages["dur_ns"],
-            of_stages["step"],
-            of_stages["stage"],
-            parent=Coded(np.full(len(of_stages), -1, np.int8), ()),
-            occurrence=of_stages["occurrence"],
-        ),
-    )
+    steps = list_snapshot_steps(trace, level.replay)
+    return steps, list_snapshot_stages(trace, steps)
 
 
 def _select_device_replays(trace: Trace) -> list[Replay]:
@@ -147,15 +141,10 @@ def _compute_sampled_levels(trace: Trace) -> tuple[MemoryLevels, ...]:
     order = np.lexsort((trace.numbers("memory_ops", "id"), trace.numbers("memory_ops", "ts_ns")))
     sampled = []
     for device_key in chosen_keys.tolist():
-        of_type = _get_number_or_none(type_, int(types[device_key // len(devices)]))
-        of_device = _get_number_or_none(device, int(devices[device_key % len(devices)]))
+        of_type = get_number_or_none(type_, int(types[device_key // len(devices)]))
+        of_device = get_number_or_none(device, int(devices[device_key % len(devices)]))
         sampled.append(_compute_allocator_levels(trace, order[key[order] == device_key], of_type, of_device))
     return tuple(level for level in sampled if len(level.ts_ns))
-
-
-def _get_number_or_none(numbers: Nullable, row: int) -> int | None:
-    """Get the number in this row; None if missing."""
-    return None if numbers.missing[row] else int(numbers.values[row])
 
 
 def _compute_allocator_levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> MemoryLevels:
@@ -270,24 +259,24 @@ LEVEL_METRICS = {
 """Metric by column of levels."""
 
 
-def make_level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
+def make_level_metrics(trace: Trace, levels: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
     """Build the table `metrics` of one snapshot: each level's maximum over its GPUs; {} if unknown.
 
     `LEVEL_METRICS` lists the levels. The step is that of the file. Pinned host memory is not included.
     """
-    if not levels:
-        return {}
-    rows = pd.concat(levels, ignore_index=True)
-    rows = rows[(rows["memory"] == "device").to_numpy()]
-    values_of = {LEVEL_METRICS[n]: rows[n].dropna() for n in rows if n in LEVEL_METRICS}
-    highest_levels = {name: float(values.max()) for name, values in values_of.items() if len(values)}
+    of_devices = [row for row in levels if row["memory"] == "device"]
+    highest_levels: dict[str, float] = {}
+    for column, name in LEVEL_METRICS.items():
+        values = [row[column] for row in of_devices if row.get(column) is not None]
+        if values:
+            highest_levels[name] = float(max(values))
     if not highest_levels:
         return {}
     return {
         "metrics": {
-            "step": pd.array([trace.source.step] * len(highest_levels), dtype="Int64"),
-            "name": np.array([*highest_levels], object),
-            "value": pd.array([*highest_levels.values()], dtype="Float64"),
+            "step": repeat_number(trace.source.step, len(highest_levels)),
+            "name": [*highest_levels],
+            "value": [*highest_levels.values()],
         }
     }
 
@@ -314,9 +303,8 @@ def _compute_allocated_sizes(trace: Trace, replay: Replay) -> Ints:
     """Compute the allocated size of each piece: that of its block, else the request rounded up."""
     pieces = replay.pieces
     rounded = np.maximum(-(-pieces.size // ROUNDED_TO), 1) * ROUNDED_TO
-    blocks = trace.get("blocks")["size_bytes"].to_numpy(np.int64, na_value=0)
     pieces_held = (pieces.block >= 0).nonzero()[0]
-    size = blocks[pieces.block[pieces_held]]
+    size = read_ints(trace, "blocks", "size_bytes", pieces.block[pieces_held])
     sound = (size >= pieces.size[pieces_held]) & (size < MAX_BYTES)
     rounded[pieces_held[sound]] = size[sound]
     return rounded

@@ -9,15 +9,24 @@ same frames in the default pool belong to an engine without sleep mode.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Nullable,
+    concatenate_like_arrays,
+    select_all_rows,
+    select_rows,
+    trim_texts,
+)
+from tracekit.model.tables.keys import group_arrays, sum_by_group
 from tracekit.model.trace import Trace
-from tracekit.process.memory.replay import MAX_BYTES, Replay, read_ints, select_replay_rows
-from tracekit.process.memory.space import DEFAULT_POOL
+from tracekit.process.memory.replay import MAX_BYTES, Replay, mark_blocks_in_use, read_ints
+from tracekit.process.memory.space import DEFAULT_POOL, find_block_owners, read_pools
+from tracekit.process.name_filters import look_up_names
 
 POOL_CLASSES = (
     *("default", "engine weights", "engine KV cache", "paused region"),
@@ -63,82 +72,72 @@ def classify_frame_purpose(name: str, file: str) -> str | None:
     return None
 
 
-def list_memory_pools(trace: Trace, replay: Replay) -> pd.DataFrame:
+def list_memory_pools(trace: Trace, replay: Replay) -> dict[str, Array]:
     """List the pools of one memory at the end, the largest first: pool, class, segment_count and bytes.
 
     `reserved_bytes` of its segments, `in_use_bytes` of its blocks (rounded up), `emptied_bytes` of segments
     without a block in use.
     """
-    segments = select_replay_rows(trace, "memory_segments", replay)
-    recorded = segments["pool"].astype(object)
-    pool = recorded.where(recorded.notna(), DEFAULT_POOL).to_numpy(object)
-    size = np.clip(read_ints(segments["size_bytes"]), 0, MAX_BYTES)
-    names, number = np.unique(pool.astype(str), return_inverse=True)
-    place = np.full(len(trace.get("memory_segments")), -1, np.int64)
-    place[segments.index.to_numpy()] = np.arange(len(segments))
-    blocks = trace.get("blocks")
-    owner = place[blocks["segment"].to_numpy(np.int64)]
-    held = (owner >= 0) & blocks["state"].isin(("active", "pending_free")).to_numpy(np.bool_)
-    owner, held_blocks = owner[held], blocks[held]
-    used = np.zeros(len(segments), np.int64)
-    np.add.at(used, owner, np.clip(read_ints(held_blocks["size_bytes"]), 0, MAX_BYTES))
-    stacks = pd.concat([segments["stack"], held_blocks["stack"]], ignore_index=True)
+    segments = replay.segments
+    pools = trim_texts(read_pools(trace, "memory_segments", segments))
+    number, count = pools.codes, len(pools.texts)
+    size = np.clip(read_ints(trace, "memory_segments", "size_bytes", segments), 0, MAX_BYTES)
+    blocks, owner = find_block_owners(trace, segments)
+    is_held = mark_blocks_in_use(trace)[blocks]
+    blocks, owner = blocks[is_held], owner[is_held]
+    used = sum_by_group(owner, np.clip(read_ints(trace, "blocks", "size_bytes", blocks), 0, MAX_BYTES), len(segments))
+    stacks = concatenate_like_arrays(
+        [
+            select_rows(trace.nullable(table, "stack"), rows)
+            for table, rows in (("memory_segments", segments), ("blocks", blocks))
+        ]
+    )
     of_stacks = np.concatenate((number, number[owner]))
     weights = np.concatenate((size, used[owner]))
     classes = [
-        _classify_pool(trace, name, stacks[of_stacks == index], weights[of_stacks == index])
-        for index, name in enumerate(names.tolist())
+        _classify_pool(trace, name, select_rows(stacks, of_stacks == index), weights[of_stacks == index])
+        for index, name in enumerate(pools.texts)
     ]
-
-    def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Sum the values of each pool."""
-        sums = np.zeros(len(names), np.int64)
-        np.add.at(sums, number, values)
-        return sums
-
-    rows = pd.DataFrame(
-        {
-            "pool": names.astype(object),
-            "class": np.array(classes, object),
-            "segment_count": np.bincount(number, minlength=len(names)),
-            "reserved_bytes": total(size),
-            "in_use_bytes": total(used),
-            "emptied_bytes": total(np.where(used == 0, size, 0)),
-        }
-    )
-    return rows.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)
+    reserved = sum_by_group(number, size, count)
+    table: dict[str, Array] = {
+        "pool": Coded(np.arange(count), pools.texts),
+        "class": Coded(np.array([POOL_CLASSES.index(name) for name in classes], np.int64), POOL_CLASSES),
+        "segment_count": np.bincount(number, minlength=count),
+        "reserved_bytes": reserved,
+        "in_use_bytes": sum_by_group(number, used, count),
+        "emptied_bytes": sum_by_group(number, np.where(used == 0, size, 0), count),
+    }
+    return select_all_rows(table, np.argsort(-reserved, kind="stable"))
 
 
-def _classify_pool(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]) -> str:
+def _classify_pool(trace: Trace, pool: str, stacks: Nullable, weights: npt.NDArray[np.int64]) -> str:
     """Classify a pool by the class of most of its bytes among stacks with a known class."""
     if pool == DEFAULT_POOL:
         return "default"
     by_stack = trace.derived(classify_stacks)
     sums: dict[str, int] = {}
-    for stack, weight in zip(stacks.tolist(), weights.tolist(), strict=True):
-        told = None if pd.isna(stack) else by_stack.get(int(stack))
-        if told is not None:
-            sums[told] = sums.get(told, 0) + max(weight, 1)
+    is_known = ~stacks.missing
+    for stack, weight in zip(stacks.values[is_known].tolist(), weights[is_known].tolist(), strict=True):
+        purpose = by_stack.get(stack)
+        if purpose is not None:
+            sums[purpose] = sums.get(purpose, 0) + max(weight, 1)
     if sums:
-        return max(sums, key=lambda told: (sums[told], told))
+        return max(sums, key=lambda purpose: (sums[purpose], purpose))
     # A capture without a given pool made a pool of its own.
     return "graph" if pool.endswith(",0") else "unknown"
 
 
 def classify_stacks(trace: Trace) -> dict[int, str]:
     """Classify each stack by its outermost frame with a known purpose; a frame of a graph capture wins."""
-    if not trace.has("stacks"):
-        return {}
-    frames = trace["stacks"].sort_values(["stack", "depth"], kind="stable")
-    columns = [frames[name].tolist() for name in ("stack", "name", "file")]
-    told: dict[tuple[str, str], str | None] = {}
+    name, file, stack = trace.texts("stacks", "name"), trace.texts("stacks", "file"), trace.numbers("stacks", "stack")
+    number, first = group_arrays([name, file])
+    frames = zip(look_up_names(name, first).tolist(), look_up_names(file, first).tolist(), strict=True)
+    purposes = [classify_frame_purpose(of_frame or "", path or "") for of_frame, path in frames]
+    order = np.lexsort((trace.numbers("stacks", "depth"), stack))
+    order = order[np.array([purpose is not None for purpose in purposes], np.bool_)[number[order]]]
     classes: dict[int, str] = {}
-    for stack, name, file in zip(*columns, strict=True):
-        key = (str(name), "" if pd.isna(file) else str(file))
-        if key not in told:
-            told[key] = classify_frame_purpose(*key)
-        of_frame = told[key]
+    for key, frame in zip(stack[order].tolist(), number[order].tolist(), strict=True):
         # A graph may be captured inside a call that also loads or sizes memory: the inner purpose counts.
-        if of_frame is not None and classes.get(int(stack)) != "graph":
-            classes[int(stack)] = of_frame
+        if classes.get(key) != "graph":
+            classes[key] = purposes[frame] or ""
     return classes

@@ -6,16 +6,26 @@ Sizes of a history are requested bytes. The allocator rounds them up, which only
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.keys import compute_stable_order, mask_equal, number_keys
+from tracekit.model.tables.arrays import (
+    Array,
+    Nullable,
+    concatenate_parts,
+    fill_missing,
+    mask_value,
+    repeat_number,
+    repeat_text,
+    select_rows,
+    trim_all_texts,
+)
+from tracekit.model.tables.keys import compute_stable_order, number_keys
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES
 from tracekit.model.trace import Trace
+from tracekit.process.name_filters import mark_wanted_names
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -61,7 +71,7 @@ class MemoryPieces:
 class Replay:
     """History of one device: bytes in use after each of its entries.
 
-    `rows` are those of `allocations`, in order. `ts_ns` are their times, which never decrease; without
+    `rows` are those of `allocations`, in order; `blocks` and `segments` those of `blocks` and `memory_segments`. `ts_ns` are their times, which never decrease; without
     recorded times (not `timed`) they are positions. `requested` are bytes allocated and not freed; `reserved`
     those got from the driver, None if no segments were recorded or they contradict the history. `base` was in
     use and `reserved_before` reserved before the history. `unsound` counts entries with an unknown or
@@ -72,6 +82,8 @@ class Replay:
     device: int | None
     timed: bool
     rows: Ints
+    blocks: Ints
+    segments: Ints
     ts_ns: Ints
     action: Ints
     address: Ints
@@ -109,28 +121,31 @@ def replay_all_devices(trace: Trace) -> tuple[Replay, ...]:
     )
 
 
-def is_synthetic_segments(segments: pd.DataFrame | None) -> bool:
+_OF_ALLOCATOR = ("allocated_bytes", "active_bytes", "kind")
+"""Columns of segments that only an allocator records."""
+
+
+def is_synthetic_segments(segments: Mapping[str, Array]) -> bool:
     """Check whether segments are synthetic: `_profile_to_snapshot` makes one of all addresses of a device.
 
     A real allocator records the allocated bytes of a segment, and the size of its blocks.
     """
-    if segments is None or not len(segments):
-        return False
-    return bool(segments[["allocated_bytes", "active_bytes", "kind"]].isna().all(axis=None))
+    columns = [segments[name] for name in _OF_ALLOCATOR]
+    return len(columns[0]) > 0 and all(mask_value(column, None).all() for column in columns)
 
 
 def has_allocator_segments(trace: Trace) -> bool:
     """Check whether the segments of an allocator were recorded."""
-    return trace.has("memory_segments") and not is_synthetic_segments(trace["memory_segments"])
+    segments = {name: trace.array("memory_segments", name) for name in _OF_ALLOCATOR}
+    return trace.has("memory_segments") and not is_synthetic_segments(segments)
 
 
 def _split_snapshot_by_device(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]:
     """Yield (memory, device, rows of allocations, of blocks, of memory_segments) for every device."""
-    frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
-    owners = [_number_memory_owners(frame) for frame in frames]
+    owners = [_number_memory_owners(trace, table) for table in ("allocations", "blocks", "memory_segments")]
     distinct_owners, number = number_keys(np.concatenate(owners))
     counts = np.bincount(number)
-    parts = np.split(number, np.cumsum([len(frame) for frame in frames])[:-1])
+    parts = np.split(number, np.cumsum([len(part) for part in owners])[:-1])
     for place in np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES]).tolist():
         memory, device = divmod(int(distinct_owners[place]), _NO_DEVICE + 1)
         rows = [(part == place).nonzero()[0] for part in parts]
@@ -142,28 +157,25 @@ _NO_DEVICE = 2**32
 """Number of an unrecorded device; sorts last."""
 
 
-def _number_memory_owners(frame: pd.DataFrame) -> Ints:
+def _number_memory_owners(trace: Trace, table: str) -> Ints:
     """Combine the memory and device of each row into one number, in order of both."""
-    memory = frame["memory"].cat.codes.to_numpy().astype(np.int64)
-    device = frame["device"].to_numpy(np.int64, na_value=_NO_DEVICE)
-    owners: Ints = memory * (_NO_DEVICE + 1) + device
-    return owners
+    memory = trace.texts(table, "memory").codes.astype(np.int64)
+    return memory * (_NO_DEVICE + 1) + fill_missing(trace.nullable(table, "device"), _NO_DEVICE)
 
 
 def _replay_device(
     trace: Trace, memory: str, device: int | None, rows: Ints, blocks: Ints, segments: Ints
 ) -> Replay | None:
     """Replay one device; None if its sizes exceed any memory."""
-    history = trace.get("allocations").iloc[rows]
-    action = history["action"].cat.codes.to_numpy().astype(np.int64)
-    size, sized = _read_plausible_sizes(history["size_bytes"])
-    address = read_ints(history["address"])
-    placed = history["address"].notna().to_numpy()
+    action = trace.texts("allocations", "action").codes[rows].astype(np.int64)
+    size, sized = _read_plausible_sizes(trace, "allocations", "size_bytes", rows)
+    address = read_ints(trace, "allocations", "address", rows)
+    placed = ~trace.nullable("allocations", "address").missing[rows]
     moves = np.isin(action, [CODE["alloc"], CODE["free_completed"]])
     sound = sized & placed
     usable = (moves & sound).nonzero()[0]
-    active = _find_active_blocks(trace, blocks)
-    block_size = _read_plausible_sizes(trace.get("blocks")["requested_bytes"].iloc[active])[0]
+    active = blocks[(mark_blocks_in_use(trace) & ~trace.nullable("blocks", "address").missing)[blocks]]
+    block_size = _read_plausible_sizes(trace, "blocks", "requested_bytes", active)[0]
     if float(size.sum(dtype=np.float64)) + float(block_size.sum(dtype=np.float64)) > 2.0**62:
         return None
     is_alloc = action[usable] == CODE["alloc"]
@@ -178,13 +190,15 @@ def _replay_device(
     for name, sign in _SEGMENT_SIGNS.items():
         signs[CODE[name]] = sign
     got = np.where(sized, signs[action] * size, 0)
-    ts_ns, timed = _read_history_times(history["ts_ns"])
+    ts_ns, timed = _read_history_times(select_rows(trace.nullable("allocations", "ts_ns"), rows))
     reserved = _compute_reserved_bytes(trace, segments, got)
     return Replay(
         memory,
         device,
         timed,
         rows,
+        blocks,
+        segments,
         ts_ns,
         action,
         address,
@@ -198,11 +212,12 @@ def _replay_device(
     )
 
 
-def _find_active_blocks(trace: Trace, blocks: Ints) -> Ints:
-    """Find the blocks that were in use at the end, or waited to be freed."""
-    frame = trace.get("blocks").iloc[blocks]
-    in_use = frame["state"].isin(("active", "pending_free")) & frame["address"].notna()
-    return blocks[in_use.to_numpy(np.bool_)]
+_IN_USE = ("active", "pending_free")
+
+
+def mark_blocks_in_use(trace: Trace) -> Mask:
+    """Mark the blocks that were in use at the end, or waited to be freed."""
+    return mark_wanted_names(trace.texts("blocks", "state"), _IN_USE.__contains__)
 
 
 def _build_memory_pieces(
@@ -210,10 +225,9 @@ def _build_memory_pieces(
 ) -> MemoryPieces:
     """Build the pieces: allocations paired with frees, frees of earlier memory, and blocks that stayed."""
     starts, ends, orphan, last = pair_begins_and_ends(address, is_alloc)
-    blocks = trace.get("blocks")
-    addresses = read_ints(blocks["address"].iloc[active])
+    addresses = read_ints(trace, "blocks", "address", active)
     ghost = active[~np.isin(addresses, address[last])]
-    ghost_size = _read_plausible_sizes(blocks["requested_bytes"].iloc[ghost])[0]
+    ghost_size = _read_plausible_sizes(trace, "blocks", "requested_bytes", ghost)[0]
     gone = np.where(ends >= 0, entries[ends], NEVER)
     born = np.concatenate((entries[starts], np.full(len(orphan), -1), np.full(len(ghost), -1))).astype(np.int64)
     none = np.full(len(ghost), -1, np.int64)
@@ -221,7 +235,7 @@ def _build_memory_pieces(
     return MemoryPieces(
         born,
         np.concatenate((gone, entries[orphan], np.full(len(ghost), NEVER))).astype(np.int64),
-        np.concatenate((address[starts], address[orphan], read_ints(blocks["address"].iloc[ghost]))),
+        np.concatenate((address[starts], address[orphan], read_ints(trace, "blocks", "address", ghost))),
         np.concatenate((size[starts], size[orphan], ghost_size)),
         np.concatenate((rows[entries[starts]], np.full(len(orphan), -1), none)).astype(np.int64),
         np.concatenate((np.where(ends >= 0, rows[entries[ends]], -1), rows[entries[orphan]], none)).astype(np.int64),
@@ -258,58 +272,39 @@ def _compute_reserved_bytes(trace: Trace, segments: Ints, got: Ints) -> Ints | N
     """Compute the reserved bytes after each entry, backward from the end."""
     if not has_allocator_segments(trace):
         return None
-    size = _read_plausible_sizes(trace["memory_segments"]["size_bytes"].iloc[segments])[0]
+    size = _read_plausible_sizes(trace, "memory_segments", "size_bytes", segments)[0]
     if float(size.sum(dtype=np.float64)) > 2.0**62:
         return None
     reserved: Ints = int(size.sum()) - int(got.sum()) + np.cumsum(got)
     return reserved if not len(reserved) or int(reserved.min()) >= 0 else None
 
 
-def _read_history_times(column: pd.Series[Any]) -> tuple[Ints, bool]:
+def _read_history_times(times: Nullable) -> tuple[Ints, bool]:
     """Read the times of entries: (times that never decrease, whether all were recorded); else positions."""
-    if not len(column) or column.isna().any():
-        return np.arange(len(column), dtype=np.int64), False
-    times: Ints = np.maximum.accumulate(column.to_numpy(np.int64))
-    return times, True
+    if not len(times) or times.missing.any():
+        return np.arange(len(times), dtype=np.int64), False
+    return np.maximum.accumulate(times.values), True
 
 
-def _read_plausible_sizes(column: pd.Series[Any]) -> tuple[Ints, Mask]:
-    """Read sizes: (bytes, 0 where unknown or impossible; mask of known sizes)."""
-    size = column.to_numpy(np.int64, na_value=-1)
-    is_plausible = (size >= 0) & (size < MAX_BYTES)
-    return np.where(is_plausible, size, 0), is_plausible
+def _read_plausible_sizes(trace: Trace, table: str, column: str, rows: Ints) -> tuple[Ints, Mask]:
+    """Read sizes of these rows: (bytes, 0 where unknown or impossible; mask of known sizes)."""
+    size = select_rows(trace.nullable(table, column), rows)
+    is_plausible = ~size.missing & (size.values >= 0) & (size.values < MAX_BYTES)
+    return np.where(is_plausible, size.values, 0), is_plausible
 
 
-def read_ints(column: pd.Series[Any]) -> Ints:
-    """Convert a column to int64, 0 where missing."""
-    whole_numbers: Ints = column.to_numpy(np.int64, na_value=0)
-    return whole_numbers
+def read_ints(trace: Trace, table: str, column: str, rows: Ints) -> Ints:
+    """Read numbers of these rows of a table, 0 where missing."""
+    return fill_missing(select_rows(trace.nullable(table, column), rows))
 
 
-def concatenate_columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
-    """Concatenate frames to columns; {} without rows."""
-    present = [part for part in parts if len(part)]
-    if not present:
-        return {}
-    frame = pd.concat([part.astype({"device": "Int64"}) for part in present], ignore_index=True)
-    return {str(name): _convert_text_to_objects(frame[name]) for name in frame}
+def add_memory_keys(replay: Replay, columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Add the key columns of a replay's memory and device."""
+    length = len(next(iter(columns.values())))
+    return {**columns, "memory": repeat_text(replay.memory, length), "device": repeat_number(replay.device, length)}
 
 
-def _convert_text_to_objects(column: pd.Series[Any]) -> Any:
-    """Convert text to objects, also if all is missing; numbers stay as they are."""
-    dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype) or dtype.kind == "O" or str(dtype) == "str":
-        return column.to_numpy(object)
-    return column.array
-
-
-def make_memory_keys(replay: Replay) -> dict[str, Any]:
-    """Make the key columns of a replay's memory and device."""
-    return {"memory": replay.memory, "device": replay.device}
-
-
-def select_replay_rows(trace: Trace, table: str, replay: Replay) -> pd.DataFrame:
-    """Select the rows of a snapshot table for the memory and device of a replay."""
-    frame = trace.get(table)
-    of_memory = (frame["memory"] == replay.memory).to_numpy()
-    return frame[of_memory & mask_equal(frame["device"], replay.device)]
+def concatenate_columns(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Concatenate tables, with texts in sorted order; {} without rows."""
+    present = [part for part in parts if len(next(iter(part.values())))]
+    return trim_all_texts(concatenate_parts(present))

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.text.patterns import compile_lazily
+from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 
@@ -84,12 +84,11 @@ _ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_"
 """Parts of the names of functions that allocate on behalf of their callers."""
 
 
-def grade_frames(stacks: pd.DataFrame) -> Ints:
-    """Grade each frame; lower is better."""
-    files = map(grade_frame_file, map(str, stacks["file"].cat.categories))
-    names = map(grade_frame_name, map(str, stacks["name"].cat.categories))
-    by_file = np.array([*files, ANYTHING], np.int64)[stacks["file"].cat.codes.to_numpy()]
-    by_name = np.array([*names, ANYTHING], np.int64)[stacks["name"].cat.codes.to_numpy()]
+def grade_frames(trace: Trace) -> Ints:
+    """Grade each row of `stacks`; lower is better."""
+    file, name = trace.texts("stacks", "file"), trace.texts("stacks", "name")
+    by_file = np.array([*map(grade_frame_file, file.texts), ANYTHING], np.int64)[file.codes]
+    by_name = np.array([*map(grade_frame_name, name.texts), ANYTHING], np.int64)[name.codes]
     best: Ints = np.where(by_file < OPERATOR, by_file, by_name)
     return best
 

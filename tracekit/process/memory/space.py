@@ -12,17 +12,26 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    concatenate_parts,
+    mask_value,
+    select_all_rows,
+    select_rows,
+)
+from tracekit.model.tables.keys import group_arrays, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import (
     CODE,
     MAX_BYTES,
     NEVER,
     Replay,
+    mark_blocks_in_use,
     pair_begins_and_ends,
     read_ints,
-    select_replay_rows,
 )
+from tracekit.process.name_filters import look_up_name_codes
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -34,7 +43,7 @@ SMALL_SEGMENT, LARGE_SEGMENT, OWN_SEGMENT = 2 * 2**20, 20 * 2**20, 10 * 2**20
 
 DEFAULT_POOL = "0,0"
 _LOWEST = np.iinfo(np.int64).min
-_GROUP = ["pool", "stream", "kind"]
+POOL_KEYS = ("pool", "stream", "kind")
 
 
 def round_up_requests(size: Ints) -> Ints:
@@ -55,6 +64,26 @@ def compute_segment_size(size: int) -> int:
     return LARGE_SEGMENT if need < OWN_SEGMENT else -(-need // SMALL_SEGMENT) * SMALL_SEGMENT
 
 
+def name_request_kinds(sizes: Ints, most: int = SMALL) -> Coded:
+    """Name the kind of segment for rounded sizes, or of segments with `most=SMALL_SEGMENT`."""
+    return Coded((sizes > most).astype(np.int64), ("small", "large"))
+
+
+def read_pools(trace: Trace, table: str, rows: Ints) -> Coded:
+    """Read the pools of these rows of a table; the default pool where none was recorded, and for -1."""
+    pool = trace.texts(table, "pool")
+    texts = tuple(dict.fromkeys((*pool.texts, DEFAULT_POOL)))
+    codes = look_up_name_codes(pool, rows)
+    codes[codes < 0] = texts.index(DEFAULT_POOL)
+    return Coded(codes, texts)
+
+
+def read_pool_keys(trace: Trace, rows: Ints) -> dict[str, Array]:
+    """Read `pool`, `stream` and `kind` of these rows of `memory_segments`."""
+    others = (select_rows(trace.array("memory_segments", name), rows) for name in ("stream", "kind"))
+    return dict(zip(POOL_KEYS, (read_pools(trace, "memory_segments", rows), *others), strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class MemorySegments:
     """Every segment that a device had at some time of its history; positions as in `MemoryPieces`."""
@@ -63,52 +92,42 @@ class MemorySegments:
     died: Ints
     address: Ints
     size: Ints
-    frame: pd.DataFrame
+    keys: dict[str, Array]
     """`pool`, `stream` and `kind` of each."""
 
 
 def list_memory_segments(trace: Trace, replay: Replay) -> MemorySegments | None:
     """List the segments of a device; None if they were not recorded, or grow in place."""
-    rows = select_replay_rows(trace, "memory_segments", replay)
-    grows = len(replay.during("segment_map", "segment_unmap")) or (rows["expandable"] == 1).any()
-    if not trace.has("memory_segments") or grows or rows["address"].isna().any():
+    rows = replay.segments
+    expandable, address = (trace.nullable("memory_segments", name) for name in ("expandable", "address"))
+    grows = len(replay.during("segment_map", "segment_unmap")) or mask_value(expandable, 1)[rows].any()
+    if not trace.has("memory_segments") or grows or address.missing[rows].any():
         return None
     moved = replay.during("segment_alloc", "segment_free")
     is_alloc = replay.action[moved] == CODE["segment_alloc"]
     starts, ends, orphan, last = pair_begins_and_ends(replay.address[moved], is_alloc)
-    at_end = read_ints(rows["address"])
-    ghost = (~np.isin(at_end, replay.address[moved[last]])).nonzero()[0]
+    ghost = rows[~np.isin(address.values[rows], replay.address[moved[last]])]
     moves = np.concatenate((moved[starts], moved[orphan]))
-    entries = trace["allocations"].iloc[replay.rows[moves]] if len(moves) else trace.get("allocations").iloc[:0]
+    entries = replay.rows[moves]
     none = np.full(len(ghost), -1, np.int64)
-    size = np.concatenate((replay.size[moves], read_ints(rows["size_bytes"])[ghost]))
-    kind = np.where(replay.size[moves] <= SMALL_SEGMENT, "small", "large").astype(object)
-    frame = pd.DataFrame(
-        {
-            "pool": np.concatenate((_convert_to_objects(entries["pool"]), _convert_to_objects(rows["pool"])[ghost])),
-            "stream": pd.array([*entries["stream"].tolist(), *rows["stream"].iloc[ghost].tolist()], dtype="Int64"),
-            "kind": np.concatenate((kind, _convert_to_objects(rows["kind"])[ghost])),
-        }
-    )
-    frame["pool"] = frame["pool"].where(frame["pool"].notna(), DEFAULT_POOL)
+    size = np.concatenate((replay.size[moves], read_ints(trace, "memory_segments", "size_bytes", ghost)))
+    of_entries: dict[str, Array] = {
+        "pool": read_pools(trace, "allocations", entries),
+        "stream": select_rows(trace.nullable("allocations", "stream"), entries),
+        "kind": name_request_kinds(replay.size[moves], SMALL_SEGMENT),
+    }
     return MemorySegments(
         np.concatenate((moved[starts], np.full(len(orphan), -1), none)).astype(np.int64),
         np.concatenate((np.where(ends >= 0, moved[ends], NEVER), moved[orphan], np.full(len(ghost), NEVER))).astype(
             np.int64
         ),
-        np.concatenate((replay.address[moves], at_end[ghost])),
+        np.concatenate((replay.address[moves], address.values[ghost])),
         np.where(size < MAX_BYTES, size, 0),
-        frame,
+        concatenate_parts([of_entries, read_pool_keys(trace, ghost)]),
     )
 
 
-def _convert_to_objects(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
-    """Convert a column to objects."""
-    texts: npt.NDArray[np.object_] = column.to_numpy(object)
-    return texts
-
-
-def measure_free_space_at(trace: Trace, replay: Replay, segments: MemorySegments, entry: int) -> pd.DataFrame:
+def measure_free_space_at(trace: Trace, replay: Replay, segments: MemorySegments, entry: int) -> dict[str, Any]:
     """Measure the free space after an entry, by addresses: rows of `free_space` per pool, stream and kind."""
     alive = ((segments.born <= entry) & (segments.died > entry)).nonzero()[0]
     alive = alive[np.argsort(segments.address[alive], kind="stable")]
@@ -135,21 +154,19 @@ def measure_free_space_at(trace: Trace, replay: Replay, segments: MemorySegments
     tail = np.maximum((start + size)[inside[last]] - reached[last], 0)
     np.maximum.at(largest, inside[last], tail)
     free = size - used
-    parts = (
-        segments.frame.iloc[alive]
-        .reset_index(drop=True)
-        .assign(
-            segment_count=1,
-            expandable_count=0,
-            reserved_bytes=size,
-            requested_bytes=asked,
-            free_bytes=free,
-            releasable_bytes=np.where(pieces == 0, size, 0),
-            stranded_bytes=np.where(pieces == 0, 0, free),
-            largest_free_bytes=largest,
-        )
+    return _sum_segments_by_pool(
+        select_all_rows(segments.keys, alive),
+        {
+            "segment_count": np.ones(count, np.int64),
+            "expandable_count": np.zeros(count, np.int64),
+            "reserved_bytes": size,
+            "requested_bytes": asked,
+            "free_bytes": free,
+            "releasable_bytes": np.where(pieces == 0, size, 0),
+            "stranded_bytes": np.where(pieces == 0, 0, free),
+        },
+        largest,
     )
-    return _sum_segments_by_pool(parts)
 
 
 def compute_occupied_bytes(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
@@ -157,60 +174,58 @@ def compute_occupied_bytes(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
     occupied_bytes = round_up_requests(replay.pieces.size[pieces])
     block = replay.pieces.block[pieces]
     has_block = block >= 0
-    size = read_ints(trace.get("blocks")["size_bytes"].iloc[block[has_block]])
+    size = read_ints(trace, "blocks", "size_bytes", block[has_block])
     occupied_bytes[has_block] = np.where((size > 0) & (size < MAX_BYTES), size, occupied_bytes[has_block])
     return occupied_bytes
 
 
-def measure_free_space_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
+def find_block_owners(trace: Trace, segments: Ints) -> tuple[Ints, Ints]:
+    """Find the blocks of these rows of `memory_segments`: (rows of `blocks`, place of each one's segment)."""
+    place = np.full(trace.row_count("memory_segments"), -1, np.int64)
+    place[segments] = np.arange(len(segments))
+    owner = place[trace.numbers("blocks", "segment")]
+    rows = (owner >= 0).nonzero()[0]
+    return rows, owner[rows]
+
+
+def measure_free_space_at_end(trace: Trace, replay: Replay) -> dict[str, Any]:
     """Measure the free space at the end, by blocks: rows of `free_space` per pool, stream and kind."""
-    of_segments = select_replay_rows(trace, "memory_segments", replay)
-    rows = of_segments.index.to_numpy()
-    place = np.full(len(trace.get("memory_segments")), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    blocks = trace.get("blocks")
-    owner = place[blocks["segment"].to_numpy(np.int64)] if len(blocks) else np.empty(0, np.int64)
-    blocks, owner = blocks[owner >= 0], owner[owner >= 0]
-    size = np.clip(read_ints(blocks["size_bytes"]), 0, MAX_BYTES)
-    asked = np.clip(read_ints(blocks["requested_bytes"]), 0, MAX_BYTES)
-    active = blocks["state"].isin(("active", "pending_free")).to_numpy()
-    idle = (blocks["state"] == "inactive").to_numpy()
-    total, used, requested, largest, pieces = (np.zeros(len(rows), np.int64) for _ in range(5))
-    np.add.at(total, owner, size)
-    np.add.at(used, owner[active], size[active])
-    np.add.at(requested, owner[active], asked[active])
+    rows = replay.segments
+    blocks, owner = find_block_owners(trace, rows)
+    size, asked = (
+        np.clip(read_ints(trace, "blocks", name, blocks), 0, MAX_BYTES) for name in ("size_bytes", "requested_bytes")
+    )
+    active = mark_blocks_in_use(trace)[blocks]
+    idle = mask_value(trace.texts("blocks", "state"), "inactive")[blocks]
+    largest, pieces = np.zeros((2, len(rows)), np.int64)
+    total = sum_by_group(owner, size, len(rows))
+    used = sum_by_group(owner[active], size[active], len(rows))
+    requested = sum_by_group(owner[active], asked[active], len(rows))
     np.add.at(pieces, owner[active], 1)
     np.maximum.at(largest, owner[idle], size[idle])
     free = total - used
-    parts = pd.DataFrame(
+    return _sum_segments_by_pool(
+        read_pool_keys(trace, rows),
         {
-            "pool": of_segments["pool"]
-            .astype(object)
-            .where(of_segments["pool"].notna(), DEFAULT_POOL)
-            .to_numpy(object),
-            "stream": of_segments["stream"].array,
-            "kind": of_segments["kind"].to_numpy(object),
-            "segment_count": 1,
-            "expandable_count": (of_segments["expandable"] == 1).fillna(value=False).to_numpy(np.int64),
+            "segment_count": np.ones(len(rows), np.int64),
+            "expandable_count": mask_value(trace.nullable("memory_segments", "expandable"), 1)[rows].astype(np.int64),
             "reserved_bytes": total,
             "requested_bytes": requested,
             "internal_bytes": used - requested,
             "free_bytes": free,
             "releasable_bytes": np.where(pieces == 0, total, 0),
             "stranded_bytes": np.where(pieces == 0, 0, free),
-            "largest_free_bytes": largest,
-        }
+        },
+        largest,
     )
-    return _sum_segments_by_pool(parts)
 
 
-def _sum_segments_by_pool(parts: pd.DataFrame) -> pd.DataFrame:
+def _sum_segments_by_pool(keys: dict[str, Array], parts: dict[str, Ints], largest_free: Ints) -> dict[str, Any]:
     """Sum the segments of each pool, stream and kind, the largest first; asserts that the sums agree."""
-    sums = [c for c in parts if c not in (*_GROUP, "largest_free_bytes")]
-    grouped = parts.groupby(_GROUP, dropna=False, sort=False)
-    sums_of = grouped[sums].sum()
-    sums_of["largest_free_bytes"] = grouped["largest_free_bytes"].max()
-    sums_of = sums_of.reset_index()
-    assert (sums_of["free_bytes"] == sums_of["releasable_bytes"] + sums_of["stranded_bytes"]).all()
-    assert (sums_of["largest_free_bytes"] <= sums_of["free_bytes"]).all()
-    return sums_of.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)
+    group, first = group_arrays(list(keys.values()))
+    sums = {name: sum_by_group(group, values, len(first)) for name, values in parts.items()}
+    largest = sums["largest_free_bytes"] = np.zeros(len(first), np.int64)
+    np.maximum.at(largest, group, largest_free)
+    assert (sums["free_bytes"] == sums["releasable_bytes"] + sums["stranded_bytes"]).all()
+    assert (largest <= sums["free_bytes"]).all()
+    return select_all_rows({**select_all_rows(keys, first), **sums}, np.argsort(-sums["reserved_bytes"], kind="stable"))

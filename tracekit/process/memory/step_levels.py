@@ -6,9 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.arrays import Array, Columns, repeat_number, select_all_rows, select_rows, trim_texts
-from tracekit.model.tables.keys import mask_equal
+from tracekit.model.tables.arrays import (
+    Array,
+    Nullable,
+    concatenate_parts,
+    get_number_or_none,
+    make_nullable_numbers,
+    mask_value,
+    repeat_number,
+    repeat_text,
+    select_all_rows,
+    select_rows,
+    trim_texts,
+)
 from tracekit.model.trace import Trace
 from tracekit.process.memory.names import parse_memory_quantity
 from tracekit.process.memory.survivors import find_step_ends, find_surviving_memory, list_allocation_history
@@ -20,7 +30,7 @@ MAX_LEVELS = 500_000
 def measure_step_levels(trace: Trace) -> Mapping[str, Array]:
     """Compute device, step, position, at_ns, point, quantity and level_bytes; empty without any source of levels."""
     if trace.has("blocks"):
-        levels = dict(Columns.from_frame(_measure_snapshot_step_levels(trace)).arrays)
+        levels = _measure_snapshot_step_levels(trace)
     elif trace.has("memory_log"):
         levels = _copy_memory_log_levels(trace)
     elif trace.has("log_values"):
@@ -30,40 +40,39 @@ def measure_step_levels(trace: Trace) -> Mapping[str, Array]:
     return select_all_rows(levels, slice(MAX_LEVELS))
 
 
-def _measure_snapshot_step_levels(trace: Trace) -> pd.DataFrame:
+def _measure_snapshot_step_levels(trace: Trace) -> dict[str, Array]:
     """Compute requested bytes in use at the ends of the steps within a snapshot, or only at its end."""
     windows = trace.derived(find_surviving_memory).windows
     ends, numbers = find_step_ends(trace)
     rows = trace.derived(list_allocation_history)
-    within = len(ends) >= 2 and bool(rows["ts_ns"].notna().all())
-    parts = []
-    for device, end_ns, live in zip(windows["device"], windows["end_ns"], windows["live_bytes"].tolist(), strict=True):
-        of_device = rows[mask_equal(rows["device"], device)]
+    within = len(ends) >= 2 and not rows["ts_ns"].missing.any()
+    parts: list[dict[str, Array]] = []
+    for place, live in enumerate(windows["live_bytes"].tolist()):
+        device = get_number_or_none(windows["device"], place)
         if within:
-            ts = of_device["ts_ns"].to_numpy(np.int64)
-            size = np.where(of_device["is_alloc"], 1, -1) * of_device["size_bytes"].to_numpy(np.int64)
+            of_device = select_all_rows(rows, mask_value(rows["device"], device))
+            ts, size = of_device["ts_ns"].values, of_device["size_bytes"].values
             order = np.argsort(ts, kind="stable")
-            after = np.append(np.cumsum(size[order][::-1])[::-1], 0)
+            change = np.where(of_device["is_alloc"], size, -size)[order]
+            after = np.append(np.cumsum(change[::-1])[::-1], 0)
             level = live - after[np.searchsorted(ts[order], ends, "right")]
-            times, steps = pd.array(ends, dtype="Int64"), pd.array(numbers, dtype="Int64")
+            times, steps = Nullable(ends, np.zeros(len(ends), np.bool_)), make_nullable_numbers(numbers)
         else:
             level = np.array([live], np.int64)
-            times = pd.array([end_ns], dtype="Int64")
-            steps = pd.array([trace.source.step], dtype="Int64")
+            times = select_rows(windows["end_ns"], [place])
+            steps = repeat_number(trace.source.step, 1)
         parts.append(
-            pd.DataFrame(
-                {
-                    "device": pd.array([device] * len(level), dtype="Int64"),
-                    "step": steps,
-                    "position": np.arange(len(level), dtype=np.int64),
-                    "at_ns": times,
-                    "point": np.full(len(level), None, object),
-                    "quantity": np.full(len(level), "requested", object),
-                    "level_bytes": np.maximum(level, 0),
-                }
-            )
+            {
+                "device": repeat_number(device, len(level)),
+                "step": steps,
+                "position": np.arange(len(level), dtype=np.int64),
+                "at_ns": times,
+                "point": repeat_text(None, len(level)),
+                "quantity": repeat_text("requested", len(level)),
+                "level_bytes": np.maximum(level, 0),
+            }
         )
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return concatenate_parts(parts)
 
 
 def _copy_memory_log_levels(trace: Trace) -> dict[str, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracekit.model.errors import make_format_error
 from tracekit.model.inputs.note_codes import TOO_LARGE
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import Columns, Frames, Nullable
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.process.memory.replay import is_synthetic_segments
 from tracekit.readers.chrome.values import join_surrogates
@@ -70,7 +70,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     }
     if simulated:
         meta["simulated"] = simulated
-    tables = {name: frame for name, frame in snapshot.tables.items() if want.table(name)}
+    tables = Frames({name: table for name, table in snapshot.tables.items() if want.table(name)})
     odd = (*_note_snapshot_of_profile(snapshot, source.name), *_note_unknown_elements(snapshot, source.name))
     return [Trace(source, tables, (*notes, *odd), meta)]
 
@@ -133,19 +133,19 @@ def _get_simulation_label(root: object) -> str:
     return "SIMULATED" if label is True else ""
 
 
-def _has_absolute_times(tables: Mapping[str, pd.DataFrame]) -> bool:
+def _has_absolute_times(tables: Mapping[str, Columns]) -> bool:
     """Check whether times are Unix times. False if no time was recorded."""
     for name in ("allocations", "annotations"):
-        if name in tables:
-            latest = tables[name]["ts_ns"].max()
-            if not pd.isna(latest) and int(latest) > 10**17:
-                return True
+        times = tables[name]["ts_ns"] if name in tables else None
+        if isinstance(times, Nullable) and times.values[~times.missing].max(initial=0) > 10**17:
+            return True
     return False
 
 
 def _note_snapshot_of_profile(snapshot: SnapshotTables, name: str) -> list[Note]:
     """Note a snapshot that torch made from a profile (`_profile_to_snapshot`), not from its allocator."""
-    if not is_synthetic_segments(snapshot.tables.get("memory_segments")):
+    segments = snapshot.tables.get("memory_segments")
+    if segments is None or not is_synthetic_segments(segments.arrays):
         return []
     message = (
         "made from a profile, not by the allocator: its segments and free blocks are made up and not judged, "

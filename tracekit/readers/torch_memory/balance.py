@@ -12,12 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.model.inputs.note_codes import Data
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.tables.keys import compute_stable_order, find_distinct
+from tracekit.model.tables.arrays import Columns, Nullable, fill_missing, mask_value, select_rows
+from tracekit.model.tables.keys import compute_stable_order, find_distinct, sum_by_group
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints
 
@@ -48,19 +47,19 @@ class HistoryBalance:
         return self.ghost_bytes + self.orphan_bytes + self.net_bytes - self.active_bytes
 
 
-def compute_balances(tables: Mapping[str, pd.DataFrame]) -> list[HistoryBalance]:
+def compute_balances(tables: Mapping[str, Columns]) -> list[HistoryBalance]:
     """Compute the balance of every device with both a history and blocks."""
     if "allocations" not in tables or "blocks" not in tables:
         return []
     history, blocks = tables["allocations"], tables["blocks"]
     of_history, numbers = _list_row_devices(history)
-    is_alloc, is_free = (_mark_category(history["action"], action) for action in ("alloc", "free_completed"))
+    is_alloc, is_free = (mask_value(history["action"], action) for action in ("alloc", "free_completed"))
     of_history[~(is_alloc | is_free) | _mark_incomplete_rows(history)] = -1
     of_blocks, _ = _list_row_devices(blocks)
-    in_use = _mark_category(blocks["state"], "active") | _mark_category(blocks["state"], "pending_free")
+    in_use = mask_value(blocks["state"], "active") | mask_value(blocks["state"], "pending_free")
     of_blocks[~in_use | _mark_incomplete_rows(blocks)] = -1
-    address, size = _convert_to_ints(history["address"]), _convert_to_ints(history["size_bytes"])
-    where, requested = (_convert_to_ints(blocks["address"]), _convert_to_ints(blocks["requested_bytes"]))
+    address, size = _read_ints(history, "address"), _read_ints(history, "size_bytes")
+    where, requested = _read_ints(blocks, "address"), _read_ints(blocks, "requested_bytes")
     device_balances = []
     for number in numbers:
         rows, active = np.flatnonzero(of_history == number), of_blocks == number
@@ -74,24 +73,22 @@ def describe_balances(device_balances: list[HistoryBalance]) -> list[dict[str, i
     return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in device_balances]
 
 
-def _list_row_devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
+def _list_row_devices(table: Columns) -> tuple[Ints, list[int]]:
     """Find (device of each row, -1 for pinned host memory and unknown; all devices)."""
-    device = frame["device"].to_numpy(np.int64, na_value=-1, copy=True)
-    device[~_mark_category(frame["memory"], "device")] = -1
+    device = _read_ints(table, "device", -1)
+    device[~mask_value(table["memory"], "device")] = -1
     return device, find_distinct(device[device >= 0]).tolist()
 
 
-def _mark_incomplete_rows(frame: pd.DataFrame) -> Bools:
+def _read_ints(table: Columns, column: str, missing: int = 0) -> Ints:
+    """Read numbers, `missing` where unknown."""
+    array: Any = table[column]
+    return fill_missing(array, missing)
+
+
+def _mark_incomplete_rows(table: Columns) -> Bools:
     """Mark the rows without an address or a size."""
-    missing: Bools = (frame["address"].isna() | frame["size_bytes"].isna()).to_numpy()
-    return missing
-
-
-def _mark_category(column: pd.Series[Any], value: str) -> Bools:
-    """Mark the rows with this category value."""
-    code = column.cat.categories.get_loc(value)
-    same: Bools = column.cat.codes.to_numpy() == code
-    return same
+    return mask_value(table["address"], None) | mask_value(table["size_bytes"], None)
 
 
 def _compute_device_balance(
@@ -131,13 +128,8 @@ def sum_exactly(values: Ints) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
 
 
-def _convert_to_ints(column: pd.Series[Any]) -> Ints:
-    """Convert a column to int64, with 0 for missing values."""
-    return column.to_numpy(np.int64, na_value=0)
-
-
 def note_inconsistencies(
-    device_balances: list[HistoryBalance], tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any], name: str
+    device_balances: list[HistoryBalance], tables: Mapping[str, Columns], settings: Mapping[str, Any], name: str
 ) -> list[Note]:
     """Build notes on the failed consistency checks of a snapshot."""
     device_notes: list[Note] = []
@@ -150,7 +142,7 @@ def note_inconsistencies(
         return [*device_notes, Note("info", "no-history", message, name)]
     of_rows, numbers = _list_row_devices(history)
     for number in numbers:
-        times = history["ts_ns"].array[of_rows == number]
+        times: Any = select_rows(history["ts_ns"], of_rows == number)
         device_notes += _note_cut_history(number, times, settings, name)
     return device_notes
 
@@ -176,24 +168,28 @@ def _note_imbalance(balance: HistoryBalance, name: str) -> list[Note]:
     return device_notes
 
 
-def _note_odd_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
+def _note_odd_segments(tables: Mapping[str, Columns], name: str) -> list[Note]:
     """Note segments that are not the sum of their blocks, and blocks that wait to be freed."""
     if "memory_segments" not in tables:
         return []
     segments, blocks = tables["memory_segments"], tables["blocks"]
     count = len(segments)
-    segment, size = blocks["segment"].to_numpy(), _convert_to_ints(blocks["size_bytes"])
-    state = blocks["state"]
-    block_bytes = _sum_per_segment(segment, size, count)
-    in_use = _sum_per_segment(segment, np.where(state == "active", size, 0), count)
-    wrong = (segments["size_bytes"] != block_bytes).fillna(value=False)
-    wrong |= (segments["allocated_bytes"] != in_use).fillna(value=False)
+    segment: Any = blocks["segment"]
+    size = _read_ints(blocks, "size_bytes")
+    wrong = np.zeros(count, np.bool_)
+    for column, counted in (
+        ("size_bytes", size),
+        ("allocated_bytes", np.where(mask_value(blocks["state"], "active"), size, 0)),
+    ):
+        wrong |= ~mask_value(segments[column], None) & (
+            _read_ints(segments, column) != sum_by_group(segment, counted, count)
+        )
     segment_notes = []
     odd = int(np.count_nonzero(wrong))
     if odd:
         message = f"{odd:,} of {count:,} segments are not the sum of their blocks"
         segment_notes.append(Note("warning", "odd-segments", message, name, odd, data=Data(segments=count)))
-    pending = (state == "pending_free").to_numpy()
+    pending = mask_value(blocks["state"], "pending_free")
     if pending.any():
         message = (
             f"{np.count_nonzero(pending):,} blocks ({sum_exactly(size[pending]):,} bytes) were freed but wait "
@@ -204,14 +200,7 @@ def _note_odd_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[No
     return segment_notes
 
 
-def _sum_per_segment(segment: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
-    """Sum `size` for each segment."""
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, segment, size)
-    return sums
-
-
-def _note_cut_history(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) -> list[Note]:
+def _note_cut_history(number: int, ts_ns: Nullable, settings: Mapping[str, Any], name: str) -> list[Note]:
     """Note a history whose start was dropped, or probably was, and times that go backwards."""
     ring_notes = []
     count = len(ts_ns)
@@ -228,8 +217,7 @@ def _note_cut_history(number: int, ts_ns: Any, settings: Mapping[str, Any], name
         )
         data = Data(device=number, entries=count, certain=False)
         ring_notes.append(Note("warning", "ring-buffer", message, name, data=data))
-    times = ts_ns[~ts_ns.isna()].to_numpy(np.int64)
-    back = int(np.count_nonzero(np.diff(times) < 0))
+    back = int(np.count_nonzero(np.diff(ts_ns.values[~ts_ns.missing]) < 0))
     if back:
         message = f"device {number}: the time goes back {back:,} times in the history"
         ring_notes.append(Note("warning", "time-order", message, name, back, data=Data(device=number)))

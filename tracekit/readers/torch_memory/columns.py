@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
+from tracekit.model.tables.arrays import Coded, Nullable, choose_narrowest
+from tracekit.model.tables.keys import group_arrays
 from tracekit.model.text.labels import truncate_with_hash
 from tracekit.readers.chrome.values import join_surrogates
 
@@ -52,7 +53,7 @@ class NativePassResult:
     """Result of one native pass over all rows: their keys, and by key the integers, objects, and lists by content."""
 
     keys: frozenset[str]
-    integers: dict[str, SnapshotIntegers]
+    integers: dict[str, Nullable]
     things: dict[str, DistinctObjects]
     lists: dict[str, DistinctObjects]
 
@@ -79,18 +80,6 @@ class SnapshotRecords:
         """Count the rows of each group."""
         bounds = np.array([*self.starts, len(self.rows)], np.int64)
         return bounds[1:] - bounds[:-1]
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotIntegers:
-    """A column of integers: `values`, 0 where `missing`."""
-
-    values: Ints
-    missing: Bools
-
-    def nullable(self) -> Any:
-        """Convert to the nullable array that tables use."""
-        return pd.arrays.IntegerArray(self.values, self.missing)
 
 
 def build_shape_error(path: Path, where: str, problem: str) -> TraceFormatError:
@@ -130,9 +119,9 @@ def read_keys_natively(
     if native is None:
         return entries
     count = len(entries.rows)
-    numbers: dict[str, SnapshotIntegers] = {}
+    numbers: dict[str, Nullable] = {}
     for key in integers:
-        numbers[key] = SnapshotIntegers(np.empty(count, np.int64), np.empty(count, np.bool_))
+        numbers[key] = Nullable(np.empty(count, np.int64), np.empty(count, np.bool_))
     told: dict[str, tuple[Ints, Ints]] = {}
     for key in (*things, *lists):
         told[key] = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -208,16 +197,8 @@ def find_distinct_objects(entries: SnapshotRecords, key: str) -> DistinctObjects
         number, first = np.empty(len(entries.rows), np.int64), np.empty(len(entries.rows), np.int64)
         return _make_distinct_objects(entries, key, number, first, native.identified(entries.rows, key, number, first))
     recorded = get_record_values(entries, key)
-    number, first = factorize_in_order(np.fromiter(map(id, recorded), np.int64, len(recorded)))
+    number, first = group_arrays([np.fromiter(map(id, recorded), np.int64, len(recorded))])
     return DistinctObjects(number, first, [recorded[row] for row in first.tolist()])
-
-
-def factorize_in_order(keys: Ints) -> tuple[Ints, Ints]:
-    """Factorize keys in order of appearance: (number of each row, first row of each number)."""
-    number, distinct_keys = pd.factorize(keys)
-    first = np.empty(len(distinct_keys), np.int64)
-    first[number[::-1]] = np.arange(len(keys) - 1, -1, -1)
-    return number, first
 
 
 def check_value_types(entries: SnapshotRecords, key: str, recorded: DistinctObjects, *kinds: type) -> set[type]:
@@ -230,7 +211,7 @@ def check_value_types(entries: SnapshotRecords, key: str, recorded: DistinctObje
     return types
 
 
-def read_bounded_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
+def read_bounded_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> Nullable:
     """Read integers within bounds. For addresses (`high` 2**64), returns the signed bit pattern."""
     numbers = _read_integers_natively(entries, key)
     if numbers is None:
@@ -241,7 +222,7 @@ def read_bounded_integers(entries: SnapshotRecords, key: str, low: int, high: in
     return numbers
 
 
-def _read_integers_natively(entries: SnapshotRecords, key: str) -> SnapshotIntegers | None:
+def _read_integers_natively(entries: SnapshotRecords, key: str) -> Nullable | None:
     """Read integers with the native pass; None if unavailable, or if a value is not a 64-bit integer."""
     if entries.taken is not None and key in entries.taken.integers:
         return entries.taken.integers[key]
@@ -249,10 +230,10 @@ def _read_integers_natively(entries: SnapshotRecords, key: str) -> SnapshotInteg
         return None
     array, missing = np.empty(len(entries.rows), np.int64), np.empty(len(entries.rows), np.bool_)
     is_whole = native.integers(entries.rows, key, array, missing) == len(entries.rows)
-    return SnapshotIntegers(array, missing) if is_whole else None
+    return Nullable(array, missing) if is_whole else None
 
 
-def _check_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> SnapshotIntegers:
+def _check_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> Nullable:
     """Read integers of any size within bounds. Raises `TraceFormatError` for anything else."""
     recorded = get_record_values(entries, key)
     rows = np.arange(len(recorded))
@@ -272,10 +253,10 @@ def _check_integers(entries: SnapshotRecords, key: str, low: int, high: int) -> 
         row = int(bad[0])
         problem = f"expected {_describe_bound(high)}, found {recorded[row]}"
         raise build_shape_error(entries.path, f"{entries.place(row)}.{key}", problem)
-    return SnapshotIntegers(array, missing)
+    return Nullable(array, missing)
 
 
-def require_numbers(entries: SnapshotRecords, key: str, numbers: SnapshotIntegers, what: str) -> SnapshotIntegers:
+def require_numbers(entries: SnapshotRecords, key: str, numbers: Nullable, what: str) -> Nullable:
     """Raise `TraceFormatError` if a number is missing; else return the numbers."""
     if numbers.missing.any():
         place = entries.place(int(numbers.missing.argmax()))
@@ -283,25 +264,25 @@ def require_numbers(entries: SnapshotRecords, key: str, numbers: SnapshotInteger
     return numbers
 
 
-def read_addresses(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
+def read_addresses(entries: SnapshotRecords, key: str) -> Nullable:
     """Read addresses or other 64-bit numbers, signed or not, as int64 bit patterns."""
     return read_bounded_integers(entries, key, -(2**63), UINT64)
 
 
-def read_byte_sizes(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
+def read_byte_sizes(entries: SnapshotRecords, key: str) -> Nullable:
     """Read numbers of bytes."""
     return read_bounded_integers(entries, key, 0, MAX_SIZE)
 
 
-def read_record_times(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
+def read_record_times(entries: SnapshotRecords, key: str) -> Nullable:
     """Read times in µs, converted to ns."""
     micros = read_bounded_integers(entries, key, -MAX_US, MAX_US)
-    return SnapshotIntegers(micros.values * 1000, micros.missing)
+    return Nullable(micros.values * 1000, micros.missing)
 
 
-def read_record_texts(entries: SnapshotRecords, key: str) -> pd.Categorical:
-    """Read texts as a categorical; <NA> if absent."""
-    return encode_categorical(read_distinct_texts(entries, key))
+def read_record_texts(entries: SnapshotRecords, key: str) -> Coded:
+    """Read texts; missing if absent."""
+    return clean_coded_texts(*read_distinct_texts(entries, key))
 
 
 def read_distinct_texts(entries: SnapshotRecords, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
@@ -336,15 +317,14 @@ def mark_none_values(recorded: Sequence[object]) -> Bools:
     return np.fromiter((value is None for value in recorded), np.bool_, len(recorded))
 
 
-def encode_categorical(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
-    """Build a categorical from (codes, texts). Texts are normalized, and equal ones merged."""
-    codes, names = column
+def clean_coded_texts(codes: npt.NDArray[np.int32], names: Iterable[str]) -> Coded:
+    """Code texts that are normalized; equal ones are merged."""
     plain = list(map(clean_record_text, names))
     if len(set(plain)) < len(plain):
         place = _number_elements(dict.fromkeys(plain))
         codes = np.array([*map(place.__getitem__, plain), -1], np.int32)[codes]
         plain = list(place)
-    return pd.Categorical.from_codes(codes, categories=pd.Index(plain, dtype="str"))
+    return Coded(codes.astype(choose_narrowest(len(plain))), tuple(plain))
 
 
 def clean_record_text(text: str) -> str:
@@ -352,7 +332,7 @@ def clean_record_text(text: str) -> str:
     return truncate_with_hash(join_surrogates(text), MAX_NAME)
 
 
-def read_pool_ids(entries: SnapshotRecords, key: str) -> pd.Categorical:
+def read_pool_ids(entries: SnapshotRecords, key: str) -> Coded:
     """Read memory pools, pairs of integers, as texts such as `0,0`."""
     recorded = find_distinct_objects(entries, key)
     types = check_value_types(entries, key, recorded, tuple, list)
@@ -367,7 +347,7 @@ def read_pool_ids(entries: SnapshotRecords, key: str) -> pd.Categorical:
     if any(len(pair) != 2 or set(map(type, pair)) != {int} for pair in seen) or (not seen and types - {type(None)}):
         raise build_shape_error(entries.path, f"{entries.name_of(0)}[].{key}", "expected pairs of integers")
     codes = _code_seen_keys(recorded, pairs, seen)
-    return encode_categorical((codes, [f"{first},{second}" for first, second in seen]))
+    return clean_coded_texts(codes, [f"{first},{second}" for first, second in seen])
 
 
 _KINDS: dict[type, str] = {

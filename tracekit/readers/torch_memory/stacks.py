@@ -15,16 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.keys import group_arrays
 from tracekit.readers.torch_memory.columns import (
-    SnapshotIntegers,
     SnapshotRecords,
     build_shape_error,
     check_value_types,
+    clean_coded_texts,
     clean_record_text,
-    encode_categorical,
-    factorize_in_order,
     find_distinct_objects,
     native,
 )
@@ -69,7 +68,7 @@ class SnapshotStacks:
     frame_count: int = 0
 
 
-def make_stack_column(stacks: SnapshotStacks, entries: SnapshotRecords, key: str) -> SnapshotIntegers:
+def make_stack_column(stacks: SnapshotStacks, entries: SnapshotRecords, key: str) -> Nullable:
     """Hash each row's stack and add new stacks to `stacks`; missing if not recorded."""
     # The two actions of a free share one list, and so do an allocation and its block.
     taken = entries.taken.lists.get(key) if entries.taken is not None else None
@@ -77,20 +76,20 @@ def make_stack_column(stacks: SnapshotStacks, entries: SnapshotRecords, key: str
     kinds = check_value_types(entries, key, recorded, list)
     lists = recorded.things
     if list not in kinds:
-        return SnapshotIntegers(np.zeros(len(entries.rows), np.int64), np.ones(len(entries.rows), np.bool_))
+        return Nullable(np.zeros(len(entries.rows), np.int64), np.ones(len(entries.rows), np.bool_))
     stacks.recorded = True
     where = f"{key} of {entries.name_of(0)}"
     hashes = _hash_distinct_lists(stacks, lists, where) if taken else _hash_lists(stacks, lists, where)
     unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
-    return SnapshotIntegers(hashes[recorded.number], unrecorded[recorded.number])
+    return Nullable(hashes[recorded.number], unrecorded[recorded.number])
 
 
-def make_stacks_table(stacks: SnapshotStacks) -> pd.DataFrame:
+def make_stacks_table(stacks: SnapshotStacks) -> Columns:
     """Build the table `stacks`: the frames of every stack."""
     table = TABLES["stacks"]
     lengths = np.fromiter(map(len, stacks.frame_codes.values()), np.int32, len(stacks.frame_codes))
     if not lengths.any():
-        return table.frame()
+        return table.no_rows()
     code = np.concatenate(list(stacks.frame_codes.values()))
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
     names, files, lines = zip(*stacks.frames, strict=True)
@@ -101,9 +100,9 @@ def make_stacks_table(stacks: SnapshotStacks) -> pd.DataFrame:
         "depth": np.arange(len(code), dtype=np.int32) - np.repeat(starts, lengths),
         "name": _make_frame_texts(names, code),
         "file": _make_frame_texts(files, code),
-        "line": pd.arrays.IntegerArray(line[code], missing[code]),
+        "line": Nullable(line[code], missing[code]),
     }
-    return table.frame(columns)
+    return table.cast(columns)
 
 
 def _hash_lists(stacks: SnapshotStacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
@@ -131,7 +130,7 @@ def _group_equal_lists(lists: list[Any]) -> tuple[Ints, Ints]:
     for start in range(0, len(lists), _AT_ONCE):
         for identity in _identify_lists(lists[start : start + _AT_ONCE]):
             keys.append(numbers.setdefault(identity, len(numbers)))
-    return factorize_in_order(np.array(keys, np.int64))
+    return group_arrays([np.array(keys, np.int64)])
 
 
 def _identify_lists(lists: Sequence[Any]) -> list[bytes | None]:
@@ -214,11 +213,11 @@ def _intern_text(stacks: SnapshotStacks, text: str | None) -> str | None:
     return stacks.texts[text]
 
 
-def _make_frame_texts(of_frames: Sequence[str | None], code: Codes) -> pd.Categorical:
-    """Build the text column of frames from codes. Categories are in order of first use."""
+def _make_frame_texts(of_frames: Sequence[str | None], code: Codes) -> Coded:
+    """Build the text column of frames from codes, with texts in order of first use."""
     texts = dict.fromkeys(of_frames)
     texts.pop(None, None)
     place: dict[str | None, int] = {text: i for i, text in enumerate(texts)}
     place[None] = -1
     text_of = np.fromiter(map(place.__getitem__, of_frames), np.int32, len(of_frames))
-    return encode_categorical((text_of[code], [text for text in texts if text is not None]))
+    return clean_coded_texts(text_of[code], [text for text in texts if text is not None])

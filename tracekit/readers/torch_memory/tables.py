@@ -14,16 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES, concatenate_table_parts
-from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, select_rows
 from tracekit.model.tables.snapshots import ACTIONS, MEMORIES, STATES
 from tracekit.readers.torch_memory.columns import (
     Ints,
-    SnapshotIntegers,
     SnapshotRecords,
     build_shape_error,
-    encode_categorical,
     get_record_values,
     join_records,
     list_record_keys,
@@ -90,7 +87,7 @@ _LONGEST = 100
 class SnapshotTables:
     """Tables of one snapshot, and counts of unknown elements by place and name."""
 
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any])
+    tables: dict[str, Columns] = field(default_factory=dict[str, Columns])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -107,8 +104,7 @@ def make_snapshot_tables(root: object, path: Path, max_dicts: int) -> SnapshotTa
         _make_allocations(snapshot, stacks, *traces, ranges)
     _make_segments(snapshot, stacks, top, path, max_dicts)
     if ranges:
-        rows = [Columns.from_frame(frame) for frame in ranges]
-        snapshot.tables["annotations"] = concatenate_table_parts(TABLES["annotations"], rows).frame()
+        snapshot.tables["annotations"] = concatenate_table_parts(TABLES["annotations"], ranges)
     if stacks.recorded:
         snapshot.tables["stacks"] = make_stacks_table(stacks)
     snapshot.unknown.update(stacks.unknown)
@@ -180,7 +176,7 @@ def _make_allocations(
     entries: SnapshotRecords,
     device: Ints,
     host: npt.NDArray[np.bool_],
-    ranges: list[pd.DataFrame],
+    ranges: list[Columns],
 ) -> None:
     """Build the table `allocations`. User-defined actions of torch 2.4 are annotations and go to `ranges`."""
     entries = read_keys_natively(entries, _INTEGERS, _THINGS, _LISTS)
@@ -197,13 +193,13 @@ def _make_allocations(
     _count_unknown_words(snapshot, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
     number = device[group]
     columns: dict[str, Any] = {
-        "memory": _encode_fixed_categorical(host[group].astype(np.int8), MEMORIES),
-        "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
-        "action": _make_fixed_categorical(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
+        "memory": Coded(host[group].astype(np.int8), MEMORIES),
+        "device": Nullable(np.maximum(number, 0), number < 0),
+        "action": _code_closed_texts(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
         **_make_planned_columns(entries, keys, _OF_ENTRIES),
         **_make_context_columns(stacks, entries, keys),
     }
-    snapshot.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
+    snapshot.tables["allocations"] = TABLES["allocations"].cast(columns, len(group))
 
 
 _INTEGERS = ("time_us", "addr", "size", "device_free", "stream")
@@ -242,8 +238,7 @@ def _make_planned_columns(entries: SnapshotRecords, keys: set[str], plan: _Plan)
     columns: dict[str, Any] = {}
     for name, key, make in plan:
         if key in keys:
-            column = make(entries, key)
-            columns[name] = column.nullable() if isinstance(column, SnapshotIntegers) else column
+            columns[name] = make(entries, key)
     return columns
 
 
@@ -258,29 +253,29 @@ def _make_segments(
     keys = _count_unknown_keys(snapshot, "segments[].", segments, _SEGMENT)
     count = len(segments.rows)
     on_host = np.repeat([key == "host_segments" for key in names], segments.lengths())
-    memory = _encode_fixed_categorical(on_host.astype(np.int8), MEMORIES)
+    memory = Coded(on_host.astype(np.int8), MEMORIES)
     device = read_bounded_integers(segments, "device", 0, 2**31)
     start = require_numbers(segments, "address", read_addresses(segments, "address"), "an integer of 64 bits")
     columns: dict[str, Any] = {
         "memory": memory,
-        "device": device.nullable(),
-        "address": start.nullable(),
+        "device": device,
+        "address": start,
         **_make_planned_columns(segments, keys, _OF_SEGMENTS),
         **_make_planned_columns(segments, keys, (("stack", "frames", partial(make_stack_column, stacks)),)),
     }
-    snapshot.tables["memory_segments"] = TABLES["memory_segments"].frame(columns, count)
+    snapshot.tables["memory_segments"] = TABLES["memory_segments"].cast(columns, count)
     lists = [[] if blocks is None else blocks for blocks in get_record_values(segments, "blocks")]
     inner = join_records(path, lambda i: f"{segments.place(i)}.blocks", lists, max_dicts) if lists else None
     if inner is None:
-        snapshot.tables["blocks"] = TABLES["blocks"].frame()
+        snapshot.tables["blocks"] = TABLES["blocks"].no_rows()
         return
     segment = np.repeat(np.arange(count, dtype=np.int32), inner.lengths())
     outer = {
         "segment": segment,
-        "memory": memory[segment],
-        "device": SnapshotIntegers(device.values[segment], device.missing[segment]).nullable(),
+        "memory": select_rows(memory, segment),
+        "device": select_rows(device, segment),
     }
-    _make_blocks(snapshot, stacks, inner, outer, SnapshotIntegers(start.values[segment], start.missing[segment]))
+    _make_blocks(snapshot, stacks, inner, outer, select_rows(start, segment))
 
 
 def _make_blocks(
@@ -288,7 +283,7 @@ def _make_blocks(
     stacks: SnapshotStacks,
     entries: SnapshotRecords,
     outer: dict[str, Any],
-    start: SnapshotIntegers,
+    start: Nullable,
 ) -> None:
     """Build the table `blocks`. `start` is the segment address of each block."""
     keys = _count_unknown_keys(snapshot, "segments[].blocks[].", entries, _BLOCK)
@@ -303,18 +298,18 @@ def _make_blocks(
     start_of_block = np.where(address.missing, follows, address.values)
     columns = {
         **outer,
-        "address": SnapshotIntegers(start_of_block, address.missing & start.missing).nullable(),
-        "size_bytes": size.nullable(),
+        "address": Nullable(start_of_block, address.missing & start.missing),
+        "size_bytes": size,
         **_make_planned_columns(entries, keys, (("requested_bytes", "requested_size", read_byte_sizes),)),
-        "state": _make_fixed_categorical(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
+        "state": _code_closed_texts(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
         **_make_context_columns(stacks, entries, keys),
     }
     if "history" in keys:  # torch 2.0: the owners of the block, latest first
         last = _take_last_owner(entries, "history")
         _count_unknown_keys(snapshot, "segments[].blocks[].history[].", last, _HISTORY)
-        columns.setdefault("stack", make_stack_column(stacks, last, "frames").nullable())
-        columns.setdefault("requested_bytes", read_byte_sizes(last, "real_size").nullable())
-    snapshot.tables["blocks"] = TABLES["blocks"].frame(columns, len(entries.rows))
+        columns.setdefault("stack", make_stack_column(stacks, last, "frames"))
+        columns.setdefault("requested_bytes", read_byte_sizes(last, "real_size"))
+    snapshot.tables["blocks"] = TABLES["blocks"].cast(columns, len(entries.rows))
 
 
 def _take_last_owner(entries: SnapshotRecords, key: str) -> SnapshotRecords:
@@ -328,9 +323,7 @@ def _take_last_owner(entries: SnapshotRecords, key: str) -> SnapshotRecords:
     return SnapshotRecords(entries.path, rows, entries.name_of, entries.starts)
 
 
-def _make_annotations(
-    snapshot: SnapshotTables, top: Mapping[str, Any], path: Path, max_dicts: int
-) -> list[pd.DataFrame]:
+def _make_annotations(snapshot: SnapshotTables, top: Mapping[str, Any], path: Path, max_dicts: int) -> list[Columns]:
     """Build the annotations table from `external_annotations`, in a list; empty if not recorded."""
     if top.get("external_annotations") is None:
         return []
@@ -338,18 +331,18 @@ def _make_annotations(
     _count_unknown_keys(snapshot, "external_annotations[].", entries, _ANNOTATION)
     codes, names = read_distinct_texts(entries, "stage")
     columns = {
-        "ts_ns": read_record_times(entries, "time_us").nullable(),
-        "device": read_bounded_integers(entries, "device", -(2**31), 2**31).nullable(),
-        "stage": _make_fixed_categorical(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
+        "ts_ns": read_record_times(entries, "time_us"),
+        "device": read_bounded_integers(entries, "device", -(2**31), 2**31),
+        "stage": _code_closed_texts(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
         "name": read_record_texts(entries, "name"),
     }
-    return [TABLES["annotations"].frame(columns, len(entries.rows))]
+    return [TABLES["annotations"].cast(columns, len(entries.rows))]
 
 
 _STAGES = ("start", "end", "other")
 
 
-def _make_user_annotations(entries: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
+def _make_user_annotations(entries: SnapshotRecords, is_range: npt.NDArray[np.bool_], device: Ints) -> Columns:
     """Build the annotations from torch 2.4's actions: the frame's name is START or END, its file the annotation."""
     rows = list(compress(entries.rows, is_range))
     first: list[Any] = []
@@ -363,12 +356,12 @@ def _make_user_annotations(entries: SnapshotRecords, is_range: npt.NDArray[np.bo
     number = device[is_range]
     ranges = SnapshotRecords(entries.path, rows, lambda _: "user_defined", [0])
     columns = {
-        "ts_ns": read_record_times(ranges, "time_us").nullable(),
-        "device": SnapshotIntegers(np.maximum(number, 0), number < 0).nullable(),
-        "stage": _make_fixed_categorical(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
+        "ts_ns": read_record_times(ranges, "time_us"),
+        "device": Nullable(np.maximum(number, 0), number < 0),
+        "stage": _code_closed_texts(codes, [_STAGE_OF.get(n, "other") for n in names], _STAGES),
         "name": read_record_texts(first_frames, "filename"),
     }
-    return TABLES["annotations"].frame(columns, len(rows))
+    return TABLES["annotations"].cast(columns, len(rows))
 
 
 def _drop_records(entries: SnapshotRecords, is_removed: npt.NDArray[np.bool_]) -> SnapshotRecords:
@@ -382,13 +375,13 @@ def _drop_records(entries: SnapshotRecords, is_removed: npt.NDArray[np.bool_]) -
     )
 
 
-def _read_booleans(entries: SnapshotRecords, key: str) -> SnapshotIntegers:
+def _read_booleans(entries: SnapshotRecords, key: str) -> Nullable:
     """Read booleans as 1 and 0, missing if not recorded."""
     recorded = get_record_values(entries, key)
     for row, value in enumerate(recorded):
         if type(value) not in (bool, type(None)):
             raise build_shape_error(entries.path, f"{entries.place(row)}.{key}", "expected a truth value")
-    return SnapshotIntegers(np.fromiter(map(bool, recorded), np.int64, len(recorded)), mark_none_values(recorded))
+    return Nullable(np.fromiter(map(bool, recorded), np.int64, len(recorded)), mark_none_values(recorded))
 
 
 _OF_SEGMENTS: _Plan = (
@@ -403,12 +396,7 @@ _OF_SEGMENTS: _Plan = (
 )
 
 
-def _make_fixed_categorical(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Any:
-    """Build a categorical with fixed categories from codes of `names`. Missing names become `other`."""
+def _code_closed_texts(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Coded:
+    """Code texts of a closed set, from codes of `names`. Missing names become `other`."""
     place = np.array([*(closed.index(name) for name in names), closed.index("other")], np.int8)
-    return _encode_fixed_categorical(place[codes], closed)
-
-
-def _encode_fixed_categorical(codes: npt.NDArray[np.int8], closed: tuple[str, ...]) -> pd.Categorical:
-    """Build a categorical with fixed categories."""
-    return encode_categorical((codes.astype(np.int32), closed))
+    return Coded(place[codes], closed)

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from tracekit.model.errors import TraceFormatError, make_format_error, make_os_read_error
 from tracekit.model.inputs.note_codes import TOO_LARGE, Data, Reason
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Frames, Nullable
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers import unpack
@@ -195,18 +195,19 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         except unpack.Unproven:
             careful = unpack.unpack_blocks(path, losses, careful=True, on_bytes=on_bytes)
             timeline = _read_timeline(ArrayText(careful), path)
-        frame = _make_categories_table(timeline)
+        table = _make_categories_table(timeline)
     except OSError as error:
         raise make_os_read_error(path, error, "check the file and its permissions") from error
     except MemoryError as error:
         raise make_format_error(path, TOO_LARGE) from error
-    times = frame["ts_ns"].dropna()
+    times = table["ts_ns"]
+    assert isinstance(times, Nullable), "tensors may be from before the recording"
     meta = {
-        "absolute_time": len(times) > 0 and int(times.iloc[-1]) > 10**17,
+        "absolute_time": bool(times.values[~times.missing][-1:].max(initial=0) > 10**17),
         "element_count": timeline.rows,
         "text_bytes": timeline.offset,
     }
-    tables = {"memory_categories": frame} if want.table("memory_categories") else {}
+    tables = Frames({"memory_categories": table} if want.table("memory_categories") else {})
     return [Trace(source, tables, tuple(_note_timeline_losses(timeline, losses, source.name)), meta)]
 
 
@@ -311,11 +312,11 @@ def _count_leading(ok: npt.NDArray[np.bool_]) -> int:
     return len(ok) if ok.all() else int(ok.argmin())
 
 
-def _make_categories_table(timeline: _TimelineChanges) -> pd.DataFrame:
+def _make_categories_table(timeline: _TimelineChanges) -> Columns:
     """Build the table: one row per time and changed category, in that order."""
     table = TABLES["memory_categories"]
     if not timeline.count:
-        return table.frame()
+        return table.no_rows()
     ts, change = np.concatenate(timeline.ts_ns), np.concatenate(timeline.change)
     category = np.concatenate(timeline.category)
     sound_count = min(_find_impossible_level(change, category == code) for code in range(len(CATEGORIES)))
@@ -335,12 +336,12 @@ def _make_categories_table(timeline: _TimelineChanges) -> pd.DataFrame:
         level[is_category] = np.cumsum(net[is_category])
     before = ts[rows] < 0
     columns: dict[str, Any] = {
-        "ts_ns": pd.arrays.IntegerArray(np.where(before, 0, ts[rows]), before),
-        "category": pd.Categorical.from_codes(category, categories=pd.Index(list(CATEGORIES), dtype="str")),
+        "ts_ns": Nullable(np.where(before, 0, ts[rows]), before),
+        "category": Coded(category, CATEGORIES),
         "change_bytes": net,
         "level_bytes": level,
     }
-    return table.frame(columns, len(rows))
+    return table.cast(columns, len(rows))
 
 
 def _find_impossible_level(change: Ints, is_category: npt.NDArray[np.bool_]) -> int:
