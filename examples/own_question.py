@@ -17,7 +17,7 @@ from tracekit.model.report import Finding, Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.steps.windows import find_steps_and_stages, look_up_step_numbers
+from tracekit.process.steps.windows import find_steps_and_stages
 
 PATTERN = r"Optimizer\.step"
 """What the name of an op or a range has to contain: a regular expression."""
@@ -38,10 +38,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The rows of `named_times` of one process."""
     ops = trace["host_ops"]
     rows = ops[ops["name"].astype(str).str.contains(PATTERN, regex=True)]
-    steps = trace.derived(find_steps_and_stages).steps
+    steps = trace.derived(find_steps_and_stages).step_rows
     return {
         "named_times": {
-            "step": look_up_step_numbers(steps, rows["ts_ns"].to_numpy()),
+            "step": steps.number_at(rows["ts_ns"].to_numpy()),
             "name": rows["name"].array,
             "dur_ns": rows["dur_ns"].to_numpy(),
         }

@@ -1,4 +1,4 @@
-"""pandas is imported when it is first used, and stores texts as Python strings while tracekit works."""
+"""pandas is imported when it is first used."""
 
 import json
 import subprocess
@@ -11,10 +11,9 @@ import pandas as real_pandas  # noqa: ICN001
 import pytest
 from nsys_payload_builder import call, init, layout, peer
 
-from tracekit.model.system.lazy_pandas import pd, use_python_strings
+from tracekit.model.system.lazy_pandas import pd
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-OPTION = "mode.string_storage"
 
 
 def printed(code):
@@ -95,22 +94,3 @@ WRITERS = (write_nsys_export, write_old_nsys_export, write_engine_trace, write_m
 def test_an_answer_in_text_needs_no_pandas_for(write, tmp_path):
     write(tmp_path)
     test_an_answer_in_text_needs_no_pandas(tmp_path)
-
-
-def test_texts_are_python_strings_within_and_as_before_after():
-    before = real_pandas.get_option(OPTION)
-    with use_python_strings(), use_python_strings():
-        assert real_pandas.get_option(OPTION) == "python"
-    assert real_pandas.get_option(OPTION) == before
-
-
-def test_texts_are_python_strings_where_pandas_is_imported_within():
-    code = f"""
-from tracekit.model.system.lazy_pandas import pd, use_python_strings
-with use_python_strings():
-    with use_python_strings():
-        print(pd.get_option("{OPTION}"))
-    print(pd.get_option("{OPTION}"))
-print(pd.get_option("{OPTION}"))
-"""
-    assert printed(code) == ["python", "python", real_pandas.get_option(OPTION)]

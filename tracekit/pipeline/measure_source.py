@@ -21,7 +21,6 @@ from tracekit.engine import Advance
 from tracekit.job.driver_log import parse_timed_stage
 from tracekit.model.stages import get_canonical_stage, make_stage_filter
 from tracekit.model.system.capacity import count_own_cores
-from tracekit.model.system.lazy_pandas import use_python_strings
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.trace import Fault, KeyLabels, Source, Trace, Want
@@ -265,14 +264,13 @@ def fold_sources(
     of_process: dict[ProcessId, list[int]] = {}
     for place, part in enumerate(parts):
         of_process.setdefault(_make_process_id(part), []).append(place)
-    with use_python_strings():
-        for analysis in analyses:
-            if analysis.fold is None:
-                continue
-            for places in of_process.values():
-                folded_parts = _fold_process(analysis, [parts[i] for i in places])
-                for i, part in zip(places, folded_parts, strict=True):
-                    parts[i] = part
+    for analysis in analyses:
+        if analysis.fold is None:
+            continue
+        for places in of_process.values():
+            folded_parts = _fold_process(analysis, [parts[i] for i in places])
+            for i, part in zip(places, folded_parts, strict=True):
+                parts[i] = part
     remaining = iter(parts)
     return [tuple(islice(remaining, len(source))) for source in sources]
 

@@ -31,7 +31,6 @@ from tracekit.model.inputs.facts import Facts
 from tracekit.model.inputs.sources import Read
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
-from tracekit.model.system.lazy_pandas import use_python_strings
 from tracekit.model.tables import ASKED_COLUMNS, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.text.labels import choose_plural
@@ -314,28 +313,27 @@ def _measure_processes(
     """Measure each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
         keep_freed_memory()
-    with use_python_strings():
-        on_read = scale_progress(advance, READING_SHARE)
-        want = list_wanted_inputs(analyses)
+    on_read = scale_progress(advance, READING_SHARE)
+    want = list_wanted_inputs(analyses)
+    if any(chosen.values()):
+        want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
+    on_bytes = scale_progress(advance, 1 / max(1, len(analyses)))
+    unmeasured_share = 1 - READING_SHARE
+    sources: list[MeasuredSource] = []
+    for trace, part, following in read_parts(source, on_read, want, **chosen):
+        if source.size_bytes >= LARGE_FILE_BYTES:
+            release_freed_memory()
+        share = unmeasured_share / (following + 1)
+        unmeasured_share -= share
+        on_question = partial(on_bytes, source.size_bytes * share)
         if any(chosen.values()):
-            want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
-        on_bytes = scale_progress(advance, 1 / max(1, len(analyses)))
-        unmeasured_share = 1 - READING_SHARE
-        sources: list[MeasuredSource] = []
-        for trace, part, following in read_parts(source, on_read, want, **chosen):
-            if source.size_bytes >= LARGE_FILE_BYTES:
-                release_freed_memory()
-            share = unmeasured_share / (following + 1)
-            unmeasured_share -= share
-            on_question = partial(on_bytes, source.size_bytes * share)
-            if any(chosen.values()):
-                stages = chosen["stages"]
-                sources.append(measure_selection(trace, part, analyses, stages, on_question))
-            elif part is not None:
-                sources.append(measure_trace(part, analyses, on_question))
-            # Free the trace and its derived values before the reader makes the next one.
-            del trace, part
-        return tuple(sources)
+            stages = chosen["stages"]
+            sources.append(measure_selection(trace, part, analyses, stages, on_question))
+        elif part is not None:
+            sources.append(measure_trace(part, analyses, on_question))
+        # Free the trace and its derived values before the reader makes the next one.
+        del trace, part
+    return tuple(sources)
 
 
 def list_wanted_inputs(analyses: Sequence[Analysis] | None = None) -> Want:
@@ -427,12 +425,11 @@ def _concatenate_tables(
 ) -> dict[str, Columns]:
     """Concatenate each table over all sources, and free the parts on the way to save memory."""
     tables = {}
-    with use_python_strings():
-        for table in list_measured_tables():
-            rows = [of.pop(table.name) for of in tables_of_sources if table.name in of]
-            if rows:
-                tables[table.name] = split_runs.rename_table_runs(concatenate_table_parts(table, rows), new_runs)
-            del rows
+    for table in list_measured_tables():
+        rows = [of.pop(table.name) for of in tables_of_sources if table.name in of]
+        if rows:
+            tables[table.name] = split_runs.rename_table_runs(concatenate_table_parts(table, rows), new_runs)
+        del rows
     return tables
 
 
@@ -478,7 +475,7 @@ def judge(
     if thresholds is not None:
         limits = thresholds.with_defaults(limits)
     line = show_count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
-    with use_python_strings(), line as on_question:
+    with line as on_question:
         return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, details=details)
 
 

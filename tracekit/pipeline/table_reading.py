@@ -20,7 +20,6 @@ from tracekit.engine.progress import show_progress_line
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.sources import ON_REQUEST, Failure, Fault, Source
 from tracekit.model.records import dataclass
-from tracekit.model.system.lazy_pandas import use_python_strings
 from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concatenate_table_parts
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, repeat_number, repeat_text
 from tracekit.model.tables.columns import STEP
@@ -182,18 +181,17 @@ def read_raw_tables(
         wanted |= slice_trace.READS
     want = Want(tables=wanted, args=None if ARGS.name in names else (), python="python_calls" in names)
     rows: list[tuple[str, Columns]] = []
-    with use_python_strings():
-        source = add_content_digest(source)
-        parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
-        for number, (_, trace, following) in enumerate(parts):
-            is_alone = number + following == 0
-            for name in names:
-                if trace is None or not (trace.has(name) or (name == ARGS.name and trace.sparse)):
-                    continue
-                process = _name_raw_process(trace.source, None if is_alone else number)
-                own = _get_raw_columns(trace, name, with_step=with_step)
-                rows.append((name, _prepend_process_keys(trace.source, own, process)))
-            del trace
+    source = add_content_digest(source)
+    parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
+    for number, (_, trace, following) in enumerate(parts):
+        is_alone = number + following == 0
+        for name in names:
+            if trace is None or not (trace.has(name) or (name == ARGS.name and trace.sparse)):
+                continue
+            process = _name_raw_process(trace.source, None if is_alone else number)
+            own = _get_raw_columns(trace, name, with_step=with_step)
+            rows.append((name, _prepend_process_keys(trace.source, own, process)))
+        del trace
     return rows
 
 

@@ -390,8 +390,7 @@ def repeat_text(text: str | None, length: int) -> Coded:
 
 def make_categorical(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
     """Make a categorical of these codes into `texts`; code -1 is missing. The dtype is cached, so use it for few texts."""
-    storage = str(pd.get_option("mode.string_storage"))
-    return pd.Categorical.from_codes(codes, dtype=_make_categorical_dtype(texts, storage), validate=False)
+    return pd.Categorical.from_codes(codes, dtype=_make_categorical_dtype(texts), validate=False)
 
 
 def make_text_index(values: Any) -> pd.Index[str]:
@@ -400,7 +399,7 @@ def make_text_index(values: Any) -> pd.Index[str]:
 
 
 @lru_cache(2048)
-def _make_categorical_dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - part of the cache key: how pandas stores texts
+def _make_categorical_dtype(texts: tuple[str, ...]) -> pd.CategoricalDtype:
     """Make the CategoricalDtype of these texts; cached, because it takes longer to make than the values."""
     return pd.CategoricalDtype(make_text_index(texts))
 

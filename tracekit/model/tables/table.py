@@ -106,7 +106,7 @@ class Table:
 
     def empty(self) -> pd.DataFrame:
         """Get the empty table as a frame. It is shared by all callers and must not be modified in place."""
-        return _make_empty_frame(self, str(pd.get_option("mode.string_storage")))
+        return _make_empty_frame(self)
 
     def no_rows(self) -> Columns:
         """Get the empty columns, shared by all callers."""
@@ -156,7 +156,7 @@ def _get_castless_type(column: Column) -> object:
 
 
 @cache
-def _make_empty_frame(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - part of the cache key: how pandas stores texts
+def _make_empty_frame(table: Table) -> pd.DataFrame:
     """Make the frame of a table without rows; cached, because questions often request tables that no source filled."""
     return table.frame()
 

@@ -553,22 +553,3 @@ def _make_stages(trace: Trace, host: _HostColumns, is_stage: Mask, steps: StepWi
         _count_earlier_occurrences(step_place * (len(texts) + 1) + stage + 1),
     )
     return stages, dropped
-
-
-def look_up_step_numbers(steps: pd.DataFrame, ts_ns: Ints) -> Any:
-    """Look up the number of the step that contains each instant; NA outside all steps, and without a number."""
-    number = steps["step"].array
-    if not len(number):
-        return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
-    row = find_step_row_at(steps, ts_ns)
-    missing = (row < 0) | np.asarray(number.isna())[row]
-    return pd.arrays.IntegerArray(number.to_numpy(np.int64, na_value=0)[row], missing)
-
-
-def find_step_row_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:
-    """Find the step (or other window in order of start) that contains each instant; -1 outside all.
-
-    A window of zero length contains its start.
-    """
-    start = steps["ts_ns"].to_numpy()
-    return find_window_at(start, start + np.maximum(steps["dur_ns"].to_numpy(), 1), ts_ns)
