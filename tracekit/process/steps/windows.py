@@ -23,7 +23,7 @@ from tracekit.model.stages import (
 )
 from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, broadcast_value, repeat_text, select_rows
-from tracekit.model.tables.keys import number_keys
+from tracekit.model.tables.keys import count_earlier_members, number_keys
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree, measure_time_resolution
 from tracekit.process.name_filters import make_narrow_coded, mark_rows_of_kind, mark_wanted_names
@@ -405,22 +405,9 @@ def _make_annotated_steps(
         host.ts_ns[rows],
         host.dur_ns[rows],
         Nullable(step, np.zeros(len(step), np.bool_)),
-        _count_earlier_occurrences(step),
+        count_earlier_members(step),
         origin,
     )
-
-
-def _count_earlier_occurrences(keys: Ints) -> npt.NDArray[np.int32]:
-    """Count the equal keys before each.
-
-    >>> _count_earlier_occurrences(np.array([7, 3, 7, 7])).tolist()
-    [0, 0, 1, 2]
-    """
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    occurrence = np.empty(len(keys), np.int32)
-    occurrence[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
-    return occurrence
 
 
 def _make_file_steps(trace: Trace, host: _HostColumns, plausible: Ints) -> StepWindows:
@@ -550,6 +537,6 @@ def _make_stages(trace: Trace, host: _HostColumns, is_stage: Mask, steps: StepWi
         step,
         make_narrow_coded(stage, texts),
         make_narrow_coded(np.where(parent >= 0, codes[parent], -1), texts),
-        _count_earlier_occurrences(step_place * (len(texts) + 1) + stage + 1),
+        count_earlier_members(step_place * (len(texts) + 1) + stage + 1),
     )
     return stages, dropped
