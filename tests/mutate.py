@@ -126,7 +126,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/analyses/test_memory_growth.py",
         "tests/job/test_projections.py",
     ),
-    "tracekit/job/stages/periodic.py": ("tests/job/test_periodic_stages.py",),
+    "tracekit/job/stages/periodic.py": ("tests/job/test_periodic_stages.py", "tracekit/job/stages/periodic.py"),
     "tracekit/job/stages/windows.py": ("tests/job/test_stage_windows.py", "tests/analyses/test_stage_names.py"),
     "tracekit/process/idle_time/attribution.py": (
         "tests/process/test_blamed_paths.py",
