@@ -63,7 +63,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "ranks/communication": ("test_communication", "test_communication_rules"),
         "ranks/fleets": ("test_fleets",),
         "ranks/imbalance": ("test_stragglers", "rules/test_rules"),
-        "rl/rollout": ("test_rollout",),
+        "rl/rollout": ("test_rollout_judged", "test_rollout"),
         "time/attribution": ("test_attribution",),
         "time/drift": ("test_drift",),
         "time/exclusive": ("test_exclusive",),
