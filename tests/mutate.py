@@ -47,7 +47,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "memory/allocator": ("test_allocator_tables", "test_allocator"),
         "memory/fragmentation": ("test_fragmentation",),
         "memory/leaks": ("test_leaks_judged", "test_leaks"),
-        "memory/live_steps": ("test_live_steps",),
+        "memory/live_steps": ("test_live_steps_judged", "test_live_steps"),
         "memory/memory": ("test_memory_judged", "test_memory"),
         "memory/memory_categories": ("test_memory_categories",),
         "memory/memory_growth": ("test_growth_judged", "test_memory_growth", "test_leaks"),

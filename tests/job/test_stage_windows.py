@@ -283,13 +283,14 @@ def test_a_capture_after_a_start_up_is_named_so():
 
 
 def test_stages_of_steps_are_judged_however_short_they_are():
-    """10 of 100 in a step that is marked, and in one of a file that has its number."""
-    for origin in ("profiler", "file"):
+    """10 or 0 of 100 in a step that is marked, and in one of a file that has its number; a collective is no stage."""
+    for origin, stage_ns in (("profiler", 10), ("file", 10), ("profiler", 0)):
         measured = make_measured(
-            steps=[recorded_step(1, origin=origin)], gpu_time=[gpu_step(1), gpu_stage(1, "gen", 10)]
+            steps=[recorded_step(1, origin=origin)],
+            gpu_time=[gpu_step(1), gpu_stage(1, "gen", stage_ns), gpu_stage(1, "nccl:all_reduce", 50)],
         )
         (stage,) = list_stage_windows(measured)
-        assert (stage.canonical, stage.window_ns, stage.steps) == ("gen", 10, ExistingSteps(1, 100))
+        assert (stage.canonical, stage.window_ns, stage.steps) == ("gen", stage_ns, ExistingSteps(1, 100))
 
 
 def test_the_step_is_judged_where_no_stage_is_annotated():
