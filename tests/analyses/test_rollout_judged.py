@@ -133,6 +133,12 @@ def test_a_tail_of_too_few_iterations_is_not_judged_but_has_its_price():
     assert "rollout-tail" in rules(judged_one)
 
 
+def test_a_tail_of_a_fifth_has_a_price_however_few_its_iterations():
+    """9 tokens in 12, then one in 3 of 15."""
+    section = judged(Generation((9, 12, 1), (1, 3, 1)))
+    assert verdict(section, "rollout-tail").price_ns == round(3 - 12 / 9)
+
+
 def test_what_is_too_short_and_no_tail_has_no_price():
     steady = Generation((10, 10, 19))
     assert verdict(judged(steady), "rollout-tail").price_ns is None
@@ -203,6 +209,11 @@ def test_replicas_are_averaged_over_steps_and_the_last_need_not_be_the_same():
     assert found.recoverable_ns == 15
     assert [(place.step, place.name) for place in found.places] == [(1, "replica 0"), (2, "replica 1")]
     assert "replica-imbalance" not in rules(judged(*replicas(100, 50, step=1), *replicas(91, 100, step=2, at=1000)))
+
+
+def test_the_most_engines_of_any_step_are_told():
+    section = judged(*replicas(100, 50, step=1), *replicas(100, 50, 51, step=2, at=1000))
+    assert evidence(finding(section, "replica-imbalance"))["replicas"] == 3
 
 
 def test_a_step_with_one_engine_only_does_not_count_for_replicas():

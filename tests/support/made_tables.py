@@ -7,14 +7,15 @@ from tracekit.model.trace import Measurements
 ZEROS = {"int32": 0, "int64": 0, "bool": False}
 
 
-def make_measured(notes=(), facts=None, **tables):
-    """Measurements with these tables, each a list of rows.
+def make_measured(sources=(), *, notes=(), failures=(), facts=None, **tables):
+    """Measurements of these sources with these tables, each a list of rows.
 
     What a row lacks is missing; where a column cannot be, it is 0, false, or the first value of its closed set.
     """
     assert ANALYSES, "their tables are known once they are loaded"
     arrays = {name: make_table(name, rows) for name, rows in tables.items()}
-    return Measurements(arrays, notes, **({} if facts is None else {"facts": facts}))
+    more = {} if facts is None else {"facts": facts}
+    return Measurements(arrays, tuple(sources), tuple(failures), tuple(notes), **more)
 
 
 def make_table(name, rows):
