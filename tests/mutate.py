@@ -45,7 +45,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
     f"tracekit/analyses/{module}.py": tuple(f"tests/analyses/{name}.py" for name in names)
     for module, names in {
         "memory/allocator": ("test_allocator_tables", "test_allocator"),
-        "memory/fragmentation": ("test_fragmentation",),
+        "memory/fragmentation": ("test_fragmentation_judged", "test_fragmentation"),
         "memory/leaks": ("test_leaks_judged", "test_leaks"),
         "memory/live_steps": ("test_live_steps_judged", "test_live_steps"),
         "memory/memory": ("test_memory_judged", "test_memory"),
