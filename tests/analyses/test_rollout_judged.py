@@ -164,7 +164,8 @@ def test_a_long_pause_and_unknown_tokens_are_told_of_a_tail():
     steps = Generation(*LONG_TAIL, step=1, pause=0), Generation(*LONG_TAIL, step=2, at=5000, pause=380)
     (_, said) = finding(judged(*steps), "rollout-tail").caveats
     assert said.startswith("one pause between iterations takes 50 % of a generation")
-    (_, said) = finding(judged(Generation(*LONG_TAIL, pause=None, decode_tokens=None)), "rollout-tail").caveats
+    unknown = Generation(*LONG_TAIL, step=2, at=5000, pause=None, decode_tokens=None)
+    (_, said) = finding(judged(Generation(*LONG_TAIL, step=1), unknown), "rollout-tail").caveats
     assert said.startswith("tokens were not recorded")
 
 
@@ -291,6 +292,9 @@ def test_half_of_the_first_iterations_need_later_ones_of_their_batch():
         "no later iterations of equal batch to compare the first ones with"
     )
     assert "over" not in sheet(section, "rollout_engines")[0]
+    short = Generation((8, 10, 5), step=2, at=5000)
+    section = judged(Generation((64, 20, 2), (8, 20, 1), (8, 10, 27), step=1), short)
+    assert verdict(section, "slow-first-iterations").reason.startswith("no later iterations of equal batch")
 
 
 def test_of_engines_side_by_side_the_slowest_start_costs_and_steps_are_averaged():
@@ -362,7 +366,8 @@ def test_what_limits_what_is_known_of_engines_is_said():
     assert judged(Generation((8, 10, 5), busy_ns=None)).caveats == ("no GPU activity was recorded for some engines",)
     two = Generation((8, 10, 5), **known), Generation((9, 10, 5), rank=1, busy_ns=None)
     assert judged(*two).caveats == ("no GPU activity was recorded for some engines",)
-    (said,) = judged(Generation((8, 10, 5), decode_tokens=None, **known)).caveats
+    unknown = Generation((9, 10, 5), rank=1, decode_tokens=None, **known)
+    (said,) = judged(Generation((8, 10, 5), **known), unknown).caveats
     assert said == "where tokens were not recorded, one is assumed for each running request and iteration"
     with_ends = judged(Generation((8, 10, 5), **known), Generation((1, 50, 1), rank=1, basis="host"))
     assert with_ends.caveats == ("engines without annotated iterations are known by their first and last work only",)
