@@ -99,7 +99,12 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/process/collectives/compute_between_collectives.py": ("tests/process/test_segments.py",),
     "tracekit/process/exclusive_time.py": ("tests/process/test_slots.py", "tests/process/test_slot_sums.py"),
     "tracekit/process/memory/replay.py": ("tests/process/test_snapshot_replay.py",),
-    "tracekit/process/steps/windows.py": ("tests/process/test_steps.py",),
+    "tracekit/process/steps/windows.py": (
+        "tests/process/test_steps.py",
+        "tests/process/test_start_up.py",
+        "tests/process/test_repetition.py",
+        "tests/process/test_recorded_jitter.py",
+    ),
     "tracekit/model/stats/certainty.py": ("tests/model/stats/test_verdict.py", "tests/compare/test_planning.py"),
     "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py",),
     "tracekit/model/stats/estimate.py": ("tests/model/stats/test_estimate.py",),

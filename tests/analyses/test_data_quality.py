@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import nsys_builder as nsys
 import pandas as pd
 import pytest
 from chrome_builder import (
@@ -17,6 +18,7 @@ from chrome_builder import (
     write,
 )  # fmt: skip
 from made_tables import make_measured
+from process.blame_traces import python
 
 import tracekit
 from tracekit.analyses import load_default_thresholds
@@ -177,6 +179,28 @@ def test_what_a_cut_file_lacks_does_not_count_as_idle_gpu_time(tmp_path):
     assert (section.status, "damaged" in section.reason) == ("skipped", True)
 
 
+def test_python_functions_do_not_stretch_a_capture_nor_count(tmp_path):
+    """They reach from 0 to 500, the op from 10 to 75."""
+    found = capture(tmp_path, [op("a", 10, 65), python("main", 0, 500)])
+    assert (found["ts_ns"], found["dur_ns"], found["host_op_count"]) == (BASE_NS + 10_000, 65_000, 1)
+    assert checks(tmp_path, [op("a", 10, 65), python("main", 0, 0)])["host_zero_duration"] == (0, None)
+
+
+def test_a_source_without_rows_has_no_extent(tmp_path):
+    found = capture(tmp_path, [python("main", 5, 10)])
+    assert (found["ts_ns"], found["dur_ns"], found["host_op_count"]) == (0, 0, 0)
+
+
+def test_the_rows_of_an_nsys_recording_are_counted_by_kind(tmp_path):
+    """Two ranges, two calls, one kernel and one copy, and two samples of a counter: 8 rows, of the system's calls none."""
+    rows = [nsys.nvtx("a", 0, 50), nsys.nvtx("b", 10, 20), *nsys.launched("gemm", 12, 15, 30, 1)]
+    rows += [nsys.api("cudaMemcpyAsync", 31, 33, 2), nsys.memcpy(34, 40, 8, 2), nsys.os_call("poll", 2, 9)]
+    rows += [nsys.metric_name("SMs Active [Throughput %]", 0), nsys.metric(20, 0, 5), nsys.metric(30, 0, 5)]
+    found = measure(tracekit.load(nsys.write(tmp_path / "x.sqlite", rows)))["quality"]
+    counts = TABLES["quality"].frame(found).set_index("name")["count"]
+    assert counts[["recorded", "cuda_calls", "kernels"]].tolist() == [8, 2, 1]
+
+
 def captured(source, host_ops=9, device_ops=5, tool="torch", unlinked_ns=None, gpu_ns=None, kind=None, **more):
     """The rows of one source in each table."""
     who = {"run": "r", "source": source, "tool": tool, "pid": 1}
@@ -298,9 +322,9 @@ def test_what_is_only_information_is_no_problem_of_the_capture():
     assert len(diagnoses(judged(captured("a"), notes=[noted("a", "late-ends", "info")]))) == 1
 
 
-def ranks(**facts):
+def ranks(*, absolute=True, **facts):
     """Ranks 0 and 3 of a world of four."""
-    rows = [captured(f"rank{rank}", rank=rank, world_size=4, absolute_time=True) for rank in (0, 3)]
+    rows = [captured(f"rank{rank}", rank=rank, world_size=4, absolute_time=absolute) for rank in (0, 3)]
     tables = {name: [row for of in rows for row in of[name]] for name in rows[0]}
     files = [
         Source(Path(f"rank{rank}"), f"rank{rank}", "chrome", rank=rank, world_size=4, pid=1, run="r") for rank in (0, 3)
@@ -309,11 +333,17 @@ def ranks(**facts):
 
 
 def test_ranks_that_are_missing_are_a_problem_unless_a_part_was_chosen():
-    def problems(notes=(), **facts):
-        files, tables = ranks(**facts)
+    def problems(notes=(), **more):
+        files, tables = ranks(**more)
         return diagnoses(judge(make_measured(files, notes=notes, **tables), load_default_thresholds()))
 
     assert len(problems()) == 1
     assert problems(excluded_count=1) == []
     assert problems(notes=[noted("rank0", "left-out", "info")]) == []
     assert len(problems(notes=[noted("rank0", "late-ends", "info")])) == 2
+
+
+def test_files_on_clocks_of_their_own_are_a_problem():
+    files, tables = ranks(absolute=False, excluded_count=1)
+    found = diagnoses(judge(make_measured(files, **tables), load_default_thresholds()))
+    assert found == [("2 of 2 files have a clock of their own", "rank0, rank3")]

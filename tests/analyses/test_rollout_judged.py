@@ -137,6 +137,8 @@ def test_a_tail_of_a_fifth_has_a_price_however_few_its_iterations():
     """9 tokens in 12, then one in 3 of 15."""
     section = judged(Generation((9, 12, 1), (1, 3, 1)))
     assert verdict(section, "rollout-tail").price_ns == round(3 - 12 / 9)
+    # 9 in 4, then one in 1: half a nanosecond, which is rounded up.
+    assert verdict(judged(Generation((9, 4, 1), (1, 1, 1))), "rollout-tail").price_ns == 1
 
 
 def test_what_is_too_short_and_no_tail_has_no_price():
