@@ -100,6 +100,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/process/exclusive_time.py": ("tests/process/test_slots.py", "tests/process/test_slot_sums.py"),
     "tracekit/process/memory/replay.py": ("tests/process/test_snapshot_replay.py",),
     "tracekit/process/steps/windows.py": (
+        "tests/process/test_step_windows.py",
         "tests/process/test_steps.py",
         "tests/process/test_start_up.py",
         "tests/process/test_repetition.py",
