@@ -49,7 +49,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "memory/leaks": ("test_leaks_judged", "test_leaks"),
         "memory/live_steps": ("test_live_steps_judged", "test_live_steps"),
         "memory/memory": ("test_memory_judged", "test_memory"),
-        "memory/memory_categories": ("test_memory_categories",),
+        "memory/memory_categories": ("test_categories_judged", "test_memory_categories"),
         "memory/memory_growth": ("test_growth_judged", "test_memory_growth", "test_leaks"),
         "memory/memory_peak": ("test_memory_peak_judged", "test_memory_peak"),
         "memory/out_of_memory": ("test_out_of_memory",),
