@@ -214,7 +214,11 @@ def test_the_steps_are_those_that_the_process_captured(tmp_path):
     found = captured(tmp_path, TWO, reported((3, 290, 400), (2, 90, 150)))
     assert extents(found) == [(2, 100, 40), (3, 300, 60)]
     assert found.steps["origin"].tolist() == ["file", "file"]
+    assert found.steps["occurrence"].tolist() == [0, 0]
     assert found.stages["step"].tolist() == [2, 3]
+    unknown = captured(tmp_path, TWO, reported((None, 290, 400), (None, 90, 150), (8, 195, 205)))
+    assert extents(unknown) == [(None, 100, 40), (8, 200, 10), (None, 300, 60)]
+    assert unknown.steps["occurrence"].tolist() == [0, 0, 1]
 
 
 def test_a_capture_that_did_not_end_lasts_until_the_last_row(tmp_path):
@@ -253,3 +257,76 @@ def test_a_capture_ends_with_its_device_work_but_not_after_the_next_begins(tmp_p
         rows = [annotation("gen", 100, 40), annotation("gen", 300, 60), *launched("k", 105, 110, length, 1)]
         found = captured(tmp_path, rows, reported((2, 90, 150), (3, 290, 400)))
         assert extents(found)[0] == (2, 100, expected)
+
+
+# Recordings without marks
+
+
+WORK = launched("gemm", 520, 530, 30, 1)
+AROUND = [annotation("main", 0, 1000), annotation("warmup", 505, 300), annotation("measure", 810, 150)]
+
+
+def outer_stages(trace):
+    stages = find_steps_and_stages(trace).stages
+    return stages[stages["parent"].isna()]["stage"].tolist()
+
+
+def test_a_range_around_two_others_or_more_is_the_recording(tmp_path):
+    assert outer_stages(load(tmp_path, [*AROUND, *WORK])) == ["warmup", "measure"]
+    assert outer_stages(load(tmp_path, [*AROUND[:2], *WORK])) == ["main"]
+    # Two that enclose nothing of one another stay.
+    assert outer_stages(load(tmp_path, [*AROUND, annotation("next", 1000, 50), *WORK])) == ["main", "next"]
+    # The host alone was recorded: nothing tells where its work is.
+    assert outer_stages(load(tmp_path, [*AROUND, op("aten::mm", 520, 30)])) == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_told"),
+    [
+        ({"part": "capture2"}, True),
+        ({"part": "mb1"}, False),
+        ({"step": 0}, True),
+        ({"replica": 0}, True),
+        ({"scope": "actor-update", "role": "actor"}, True),
+        ({"scope": "train", "role": "actor"}, False),
+        ({"accounts": (reported((1, 0, 2000)),)}, True),
+        ({"accounts": (reported(),)}, False),
+    ],
+)
+def test_ranges_around_everything_stay_where_the_file_or_its_process_tells_what_it_is(tmp_path, facts, is_told):
+    trace = load(tmp_path, [*AROUND, *WORK])
+    trace = replace(trace, source=replace(trace.source, **facts))
+    assert outer_stages(trace) == (["main"] if is_told else ["warmup", "measure"])
+
+
+def steady(at, count=20):
+    """Kernels of 90 µs, one launched every 100 µs from `at` on."""
+    return [row for k in range(count) for row in launched("a", at + 100 * k, at + 100 * k + 5, 90, 100 + k)]
+
+
+STARTING = [*launched("a", 30, 300_034, 50, 1), *steady(300_100)]
+STARTING[0]["dur"] = 300_000
+
+
+@pytest.mark.parametrize(
+    ("begin", "length", "kept"),
+    [
+        (200_030, 200_000, (300_030, 100_000)),  # half of it is start-up
+        (200_030, 199_998, None),
+        (299_000, 4_000, (300_030, 2_970)),
+        (300_100, 500, (300_100, 500)),
+        (100, 1_000, None),
+    ],
+)
+def test_stages_of_a_recording_begin_after_its_start_up(tmp_path, begin, length, kept):
+    """Until 300,030 the first launch loads its code."""
+    rows = [op("aten::add", 0, 300_060), *STARTING, annotation("gen", begin, length)]
+    found = find_steps_and_stages(load(tmp_path, rows))
+    assert ((int(found.step_rows.ts_ns[0]) - BASE_NS) // NS, found.step_rows.before["start_up_ns"].tolist()) == (
+        300_030, [300_030 * NS],
+    )  # fmt: skip
+    stages = [
+        ((int(at) - BASE_NS) // NS, int(dur) // NS)
+        for at, dur in zip(found.stage_rows.ts_ns, found.stage_rows.dur_ns, strict=True)
+    ]
+    assert stages == ([] if kept is None else [kept])
