@@ -52,7 +52,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "memory/memory_categories": ("test_categories_judged", "test_memory_categories"),
         "memory/memory_growth": ("test_growth_judged", "test_memory_growth", "test_leaks"),
         "memory/memory_peak": ("test_memory_peak_judged", "test_memory_peak"),
-        "memory/out_of_memory": ("test_out_of_memory",),
+        "memory/out_of_memory": ("test_out_of_memory_judged", "test_out_of_memory"),
         "ops/copies": ("test_copies",),
         "ops/kernels": ("test_kernels",),
         "ops/matmuls": ("test_matmuls", "test_matmul_rules"),

@@ -179,6 +179,11 @@ def test_engines_of_which_only_the_end_is_known_have_no_tail():
     assert judged(Generation((1, 100, 1), basis="device")).status == "skipped"
 
 
+def test_one_engine_is_judged_if_any_of_its_generations_is_known_by_iterations():
+    section = judged(Generation((8, 10, 25), step=1), Generation((1, 100, 1), step=2, at=5000, basis="device"))
+    assert section.status == "ok"
+
+
 # Replicas
 
 

@@ -128,7 +128,7 @@ def test_a_stage_that_begins_as_its_step_ends_is_of_the_next(tmp_path):
 
 
 def test_stages_outside_all_steps_have_no_number_and_count_for_themselves(tmp_path):
-    rows = [step(3, 100, 50)] + [annotation("gen", at, 10) for at in (0, 20, 100, 120, 160)]
+    rows = [step(1, 100, 50)] + [annotation("gen", at, 10) for at in (0, 20, 100, 120, 160)]
     rows += [annotation("ref", at, 5) for at in (40, 140)]
     found = find_steps_and_stages(load(tmp_path, rows)).stages
     told = [
@@ -136,7 +136,7 @@ def test_stages_outside_all_steps_have_no_number_and_count_for_themselves(tmp_pa
         for stage, number, occurrence in zip(found["stage"], found["step"], found["occurrence"], strict=True)
     ]
     assert told == [
-        ("gen", None, 0), ("gen", None, 1), ("ref", None, 0), ("gen", 3, 0), ("gen", 3, 1), ("ref", 3, 0), ("gen", None, 2),
+        ("gen", None, 0), ("gen", None, 1), ("ref", None, 0), ("gen", 1, 0), ("gen", 1, 1), ("ref", 1, 0), ("gen", None, 2),
     ]  # fmt: skip
 
 
@@ -276,6 +276,9 @@ def test_a_range_around_two_others_or_more_is_the_recording(tmp_path):
     assert outer_stages(load(tmp_path, [*AROUND[:2], *WORK])) == ["main"]
     # Two that enclose nothing of one another stay.
     assert outer_stages(load(tmp_path, [*AROUND, annotation("next", 1000, 50), *WORK])) == ["main", "next"]
+    # What another thread does meanwhile is not enclosed, and does not matter.
+    elsewhere = annotation("load", 0, 900, tid=BACKWARD)
+    assert outer_stages(load(tmp_path, [*AROUND, elsewhere, *WORK])) == ["warmup", "measure"]
     # The host alone was recorded: nothing tells where its work is.
     assert outer_stages(load(tmp_path, [*AROUND, op("aten::mm", 520, 30)])) == ["main"]
 
