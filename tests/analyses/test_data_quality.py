@@ -1,6 +1,7 @@
 """What a source holds, what is odd about it, and that what was not recorded is said to be unknown."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import nsys_builder as nsys
@@ -184,6 +185,17 @@ def test_python_functions_do_not_stretch_a_capture_nor_count(tmp_path):
     found = capture(tmp_path, [op("a", 10, 65), python("main", 0, 500)])
     assert (found["ts_ns"], found["dur_ns"], found["host_op_count"]) == (BASE_NS + 10_000, 65_000, 1)
     assert checks(tmp_path, [op("a", 10, 65), python("main", 0, 0)])["host_zero_duration"] == (0, None)
+
+
+def test_what_the_reader_does_not_tell_is_no_element(tmp_path):
+    trace = tracekit.load(write(tmp_path / "rank0.json", [op("a", 0, 1)]))
+    assert measure(trace)["captures"]["row_count"].tolist() == [1]
+    assert measure(replace(trace, meta={}))["captures"]["row_count"].tolist() == [0]
+
+
+def test_work_that_begins_with_its_launch_is_not_before_it(tmp_path):
+    rows = [*launched("k", 5, 5, 9, 1), *launched("k", 20, 19, 9, 2)]
+    assert checks(tmp_path, rows)["starts_before_launch"] == (1, None)
 
 
 def test_a_source_without_rows_has_no_extent(tmp_path):

@@ -40,13 +40,14 @@ def test_two_ends_are_enough_and_all_that_is_in_use_comes_first():
     assert judged(end(3, {"a.py:1 f": 10})).status == "skipped"
 
 
-def test_a_place_that_may_be_among_the_smaller_ones_has_no_number_there():
+@pytest.mark.parametrize(("a", "b", "c"), [("a", "b", "c"), ("x", "y", "z")])
+def test_a_place_that_may_be_among_the_smaller_ones_has_no_number_there(a, b, c):
     """At step 1 the smaller ones are 1 byte, which may be of b; at step 2 they are none, so c has nothing."""
-    one = end(1, {"a": 10, "c": 4}, rest=1)
-    two = end(2, {"a": 10, "b": 20}, rest=0)
+    one = end(1, {a: 10, c: 4}, rest=1)
+    two = end(2, {a: 10, b: 20}, rest=0)
     _, rows = shown(judged(one, two))
     assert rows == [
-        ["in use", 15, 15, 30], ["b", None, None, 20], ["a", 0, 10, 10], ["c", -4, 4, 0], ["all others", -1, 1, 0],
+        ["in use", 15, 15, 30], [b, None, None, 20], [a, 0, 10, 10], [c, -4, 4, 0], ["all others", -1, 1, 0],
     ]  # fmt: skip
 
 

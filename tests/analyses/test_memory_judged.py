@@ -60,6 +60,7 @@ def test_more_reserved_than_the_card_has_is_a_wrong_size():
     assert verdicts(section)["memory-near-limit"] == ("insufficient data", "more is reserved than the card has (given)")
     (found,) = section.findings
     assert (evidence(found)["devices"], evidence(found)["reserved_bytes"]) == (1, 980 * MIB)
+    assert "memory-near-limit" in verdicts(judged(peak(1, 1001)))
     assert "memory-near-limit" not in verdicts(judged(peak(1, 1000)))
 
 
@@ -108,6 +109,11 @@ def test_one_rank_that_needs_a_fifth_more_than_the_median_is_told():
 def test_an_imbalance_needs_a_fifth_above_the_median_and_half_of_the_card(levels, card, rules):
     rows = [peak(level, **of_rank(rank)) for rank, level in enumerate(levels)]
     assert [found.rule for found in judged(*rows, card=card * MIB).findings] == rules
+
+
+def test_ranks_that_hold_next_to_nothing_are_compared_too():
+    rows = [peak(600), *(peak(0, **of_rank(rank)) | {"peak_bytes": 1} for rank in (1, 2))]
+    assert [found.rule for found in judged(*rows).findings] == ["memory-imbalance"]
 
 
 def test_an_imbalance_cannot_be_judged_of_one_device_nor_of_relative_levels():
