@@ -359,3 +359,13 @@ def test_files_on_clocks_of_their_own_are_a_problem():
     files, tables = ranks(absolute=False, excluded_count=1)
     found = diagnoses(judge(make_measured(files, **tables), load_default_thresholds()))
     assert found == [("2 of 2 files have a clock of their own", "rank0, rank3")]
+
+
+def test_a_step_that_one_rank_lacks_is_a_problem():
+    files, tables = ranks()
+    steps = [{**tables["captures"][place], "step": number} for place, number in ((0, 1), (0, 2), (1, 1), (0, None))]
+    keys = ("run", "source", "pid", "rank", "step")
+    tables["steps"] = [{key: row[key] for key in keys} for row in steps]
+    found = diagnoses(judge(make_measured(files, **tables), load_default_thresholds()))
+    assert len(found) == 2
+    assert [what for what, _ in found if "step" in what] == ["rank 3 lacks step 2, which other ranks have"]

@@ -87,6 +87,8 @@ def test_the_process_with_the_highest_peak_is_shown():
     section = judged(mine, other, pinned, levels=levels)
     assert [row[0] for row in shown(section)[1]] == ["in use", "a"]
     assert section.sheets[0].caption == "As requested. The process with the highest peak, of 3."
+    section = judged(mine, other, levels=levels[:2])
+    assert section.sheets[0].caption == "As requested. The process with the highest peak, of 2."
 
 
 def test_ends_are_in_order_of_time_and_a_step_recorded_again_counts_once():
