@@ -353,3 +353,11 @@ def test_growth_in_stairs_is_told_with_its_period(height, severity):
     assert f"grows by {height}.0 MiB every 4 steps" in found.claim
     assert found.severity == severity
     assert "a cache that fills over many more steps than these looks the same" in found.caveats
+
+
+def test_of_devices_that_grow_the_fastest_gives_the_words():
+    """Rank 0 grows in stairs of 16 MiB, rank 1 by about 1 MiB per step, up and down."""
+    stairs = [GIB + 16 * MIB * (step // 4) for step in range(13)]
+    noisy = [GIB + MIB * level for level in (-1, 5, 0, 4, 7, 2, 2, 10, 8, 13, 9, 10, 15)]
+    for series in ([(stairs, {}), (noisy, {"rank": 1})], [(noisy, {}), (stairs, {"rank": 1})]):
+        assert only(judged(*series)).claim == "GPU memory, 2 of 2 devices, grows by 16.0 MiB every 4 steps"

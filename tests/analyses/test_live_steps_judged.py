@@ -51,6 +51,14 @@ def test_a_place_that_may_be_among_the_smaller_ones_has_no_number_there(a, b, c)
     ]  # fmt: skip
 
 
+def test_the_change_is_known_if_the_first_and_the_last_end_are():
+    ends = [end(1, {"a": 10, "b": 5}, rest=1), end(2, {"a": 10}, rest=1), end(3, {"a": 12, "b": 8}, rest=1)]
+    _, rows = shown(judged(*ends))
+    assert rows[:3] == [["in use", 5, 16, 11, 21], ["a", 2, 10, 10, 12], ["b", 3, 5, None, 8]]
+    _, rows = shown(judged(*ends[:2], end(3, {"a": 12}, rest=9)))
+    assert rows[2] == ["b", None, 5, None, None]
+
+
 def test_without_smaller_ones_a_place_that_is_not_listed_holds_nothing():
     _, rows = shown(judged(end(1, {"a": 10}), end(2, {"a": 10, "b": 2})))
     assert rows == [["in use", 2, 10, 12], ["a", 0, 10, 10], ["b", 2, 0, 2]]
@@ -136,3 +144,8 @@ def test_steps_within_files_of_unknown_processes_are_not_put_together(whose, end
 def test_files_of_unknown_processes_that_have_each_their_step_go_together():
     rows = [end(number, {"a": 1}, **NOBODY) for number in (1, 2, 3)]
     assert shown(judged(*rows, levels=[NOBODY]))[0][2:] == ["step 1", "step 2", "step 3"]
+
+
+def test_files_of_unknown_processes_of_which_one_has_no_step_are_not_put_together():
+    rows = [end(1, {"a": 1}, **NOBODY, source="a"), end(2, {"a": 2}, **NOBODY | {"step": None}, source="b")]
+    assert judged(*rows, levels=[NOBODY]).status == "skipped"

@@ -178,6 +178,14 @@ def test_a_file_that_is_a_step_lasts_until_the_work_launched_in_it_ends(tmp_path
     assert (found["ts_ns"], found["dur_ns"]) == (BASE_NS + 10 * NS, 80 * NS)
 
 
+def test_a_capture_whose_device_was_still_busy_begins_with_its_own_work(tmp_path):
+    """The device works until 20,000 on what was launched before; a file that is a step begins with the host."""
+    rows = [op("a", 0, 500), kernel("before", 2, 19_990), *launched("k", 10, 20_000, 60, 1)]
+    for name, begin in (("rank0.json", 20_000), (FILE.format("train"), 0)):
+        (found,) = find_steps_and_stages(load(tmp_path, rows, name)).steps.to_dict("records")
+        assert ((found["ts_ns"] - BASE_NS) // NS, (found["dur_ns"]) // NS) == (begin, 20_060 - begin)
+
+
 # Captures that a process reports of itself
 
 
