@@ -339,6 +339,13 @@ def test_the_memory_of_other_processes_tells_nothing_of_a_stack():
     assert other.claim.startswith("GPU (snapshot) memory of rank 1 grows by 10.0 MiB per step")
 
 
+def test_of_two_counts_of_a_process_the_one_that_grows_tells_of_its_stack():
+    flat, growing = requested(*[100] * 10, quantity="allocated"), requested(*GROWING)
+    for levels in ([*flat, *growing], [*growing, *flat]):
+        (found, *_) = kept(holding(0, *range(2, 11)), levels=levels).findings
+        assert evidence(found)["growth"] == MIB
+
+
 def test_growth_that_a_kept_stack_explains_is_told_once():
     section = kept(holding(0, *range(2, 11)), levels=requested(*GROWING))
     assert "what train.py:1 f allocates" in only(section).claim
