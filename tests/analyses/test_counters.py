@@ -147,11 +147,11 @@ def test_activity_is_averaged_over_the_gpus_of_a_run_and_told_of_each_run():
 def test_stages_of_one_kind_are_one_row_and_unknown_counters_have_none():
     rows = [level(SM, 1, 50, 50)]
     rows += [level(SM, 1, mean, mean, window="stage", stage=stage, step=1) for stage, mean in
-             (("update_actor", 80), ("actor_update", 40), ("gen", 10))]  # fmt: skip
+             (("update_actor", 80), ("actor_update", 40), ("gen", 10), ("mini_batch 3", 5))]  # fmt: skip
     rows += [level(PCIE, 1, 10, 10, window="stage", stage="gen", step=1)]
     found = cells(judged(rows), "counters_by_stage")
     assert [(row["canonical"], row["name"], row["mean"], row["max"]) for row in found] == [
-        ("gen", SM, 10, 10), ("update_actor", SM, 60, 80),
+        ("gen", SM, 10, 10), ("mini_batch 3", SM, 5, 5), ("update_actor", SM, 60, 80),
     ]  # fmt: skip
 
 

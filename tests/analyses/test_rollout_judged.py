@@ -348,6 +348,11 @@ def test_a_generation_has_its_throughput_and_its_prefill():
     assert (row["pace_ns"], row["peak"], row["mean"]) == (10, 8, 8)
 
 
+def test_a_generation_without_prompts_has_no_share_of_prefill():
+    (row,) = sheet(judged(Generation((8, 10, 10), busy_ns=4)), "rollout_engines")
+    assert (row["prefill_time"], row["prefill_ratio"]) == (0, 0)
+
+
 def test_a_generation_of_which_only_the_end_is_known_has_only_its_length():
     ends = [Generation((1, wall, 1), rank=rank, basis="device", step=1) for rank, wall in ((0, 100), (1, 80))]
     rows = sheet(judged(*ends), "rollout_engines")
