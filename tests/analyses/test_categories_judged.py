@@ -28,7 +28,7 @@ def timeline(source="a", at=50, begin=10, end=90, levels=None, **more):
 def judged(*timelines, absolute=True, **tables):
     rows = {name: [row for one in timelines for row in one[name]] for name in timelines[0]}
     sources = {row["source"] for name in ("category_peaks", "steps", "stages") for row in (rows | tables).get(name, ())}
-    captures = [{**OWNER, "source": source, "absolute_time": absolute} for source in sorted(sources)]
+    captures = [{**OWNER, "source": name, "absolute_time": absolute and name != "relative"} for name in sorted(sources)]
     measured = make_measured(captures=captures, **rows, **tables)
     return memory_categories.judge(measured, load_default_thresholds())
 
@@ -51,12 +51,16 @@ def test_the_highest_peak_is_told_with_the_share_in_a_category():
 
 def test_timelines_are_listed_with_the_highest_peak_first():
     section = judged(
-        timeline("b", levels={"gradient": 20, "input": 11}, rank=1), timeline(), timeline("c", at=None, begin=None)
+        timeline("b", levels={"gradient": 20, "input": 11}, rank=1),
+        timeline(),
+        timeline("c", at=None, begin=None),
+        timeline("d", at=None),
     )
     columns = ("who", "source", "peak_bytes", "after_ns", "span_ns", "start_bytes", "end_bytes", "change_count")
     assert shown(section, "category_peaks", *columns) == [
         ("rank 0", "a", 100, 40, 80, 50, 3, 5),
         ("rank 0", "c", 100, None, None, 50, 3, 5),
+        ("rank 0", "d", 100, None, 80, 50, 3, 5),
         ("rank 1", "b", 31, 40, 80, 15, 2, 5),
     ]
 
@@ -123,12 +127,15 @@ def test_a_peak_has_no_place_in_the_trace_of_another_process():
     # Of no rank: that of the only process.
     assert place(timeline(rank=None)) == ("update_actor", 4)
     two = [*STEPS, *(row | {"rank": 1, "source": "other"} for row in STEPS)]
-    assert place(timeline(rank=None), steps=two) == ("update_actor", None)
+    for at, stage in ((50, "update_actor"), (20, "gen")):
+        assert place(timeline(rank=None, at=at), steps=two) == (stage, None)
     assert place(timeline(), steps=two) == ("update_actor", 4)
 
 
 def test_clocks_that_may_differ_give_no_place():
-    assert place(timeline(), absolute=False) == (None, None)
+    for at in (20, 50):
+        assert place(timeline(at=at), absolute=False) == (None, None)
+        assert place(timeline("relative", at=at)) == (None, None)
 
 
 def point(at, source="a", dur=10, **levels):

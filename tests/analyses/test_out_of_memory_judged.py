@@ -121,6 +121,10 @@ def test_what_is_not_known_of_the_card_is_said():
     pausable = [{**OWNER, "pool": "1,0", "class": "paused region"}]
     (_, said) = judged(failed(), card=None, memory_pools=pausable).caveats
     assert said.startswith("private pools that an engine may have unmapped")
+    other = {"rank": 1, "source": "b", "pid": 8}
+    levels = [{**OWNER, "entry_count": 3}, {**OWNER, **other}]
+    both = judged(failed(), failed(**other), card=None, levels=levels, memory_pools=pausable).caveats
+    assert [said.split(" ")[0] for said in both[1:]] == ["private", "device"]
 
 
 def test_where_nothing_failed_the_reason_is_said():

@@ -167,7 +167,7 @@ def test_a_file_is_divided_where_all_its_stages_come_equally_often(tmp_path, nam
 
 def test_a_stage_within_its_like_divides_nothing(tmp_path):
     rows = [annotation(name, 100 * at, 50) for at, name in enumerate(("gen", "reward") * 2)]
-    rows += [annotation("load", 10, 5), annotation("load", 20, 5), annotation("load", 110, 5)]
+    rows += [annotation("load", at, 5) for at in (10, 20, 30, 110)]
     assert find_steps_and_stages(load(tmp_path, rows, FILE.format("train"))).steps["step"].tolist() == [7, 8]
 
 
@@ -308,6 +308,17 @@ def test_ranges_around_everything_stay_where_the_file_or_its_process_tells_what_
     trace = load(tmp_path, [*AROUND, *WORK])
     trace = replace(trace, source=replace(trace.source, **facts))
     assert outer_stages(trace) == (["main"] if is_told else ["warmup", "measure"])
+
+
+def test_windows_of_what_repeats_are_numbered_from_one(tmp_path):
+    rows = []
+    for n in range(4):
+        name = f"execute_context_{n}(8)_generation_0(0)"
+        rows += [annotation(name, 100 * n, 40), *launched("gemm", 100 * n + 2, 100 * n + 5, 30, 10 + n)]
+    found = find_steps_and_stages(load(tmp_path, rows))
+    assert found.steps["step"].tolist() == [1, 2, 3, 4]
+    assert found.steps["occurrence"].tolist() == [0, 0, 0, 0]
+    assert found.steps["origin"].unique().tolist() == ["iteration"]
 
 
 def steady(at, count=20):
