@@ -128,6 +128,10 @@ def test_an_imbalance_cannot_be_judged_of_one_device_nor_of_relative_levels():
     )  # fmt: skip
     two = judged(peak(900), peak(1, **of_rank(1)), card=None)
     assert verdicts(two)["memory-imbalance"] == ("insufficient data", "device size unknown, give --device-memory")
+    sizes = [{"run": "r", "source": f"rank{rank}", "rank": rank, "device": device, "size_bytes": CARD}
+             for rank, device in ((0, 0), (1, 3))]  # fmt: skip
+    two = judged(peak(900), peak(1, **of_rank(1)), card=None, device_sizes=sizes)
+    assert verdicts(two)["memory-imbalance"] == ("insufficient data", "device size unknown, give --device-memory")
     host = {"device_type": 0, "device": -1}
     two = judged(peak(900, **host), peak(1, **of_rank(1, **host)))
     assert verdicts(two)["memory-imbalance"] == ("not applicable", "no GPU memory was recorded")

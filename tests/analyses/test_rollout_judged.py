@@ -304,6 +304,13 @@ def test_half_of_the_first_iterations_need_later_ones_of_their_batch():
     assert verdict(section, "slow-first-iterations").reason.startswith("no later iterations of equal batch")
 
 
+def test_a_step_whose_first_iterations_are_not_compared_costs_nothing():
+    """30 in the first step, nothing in the second: 15 per step."""
+    compared = Generation((8, 20, 3), (8, 10, 27), step=1)
+    found = finding(judged(compared, Generation((8, 10, 5), step=2, at=5000)), "slow-first-iterations")
+    assert (found.recoverable_ns, evidence(found)["generations"]) == (15, 1)
+
+
 def test_of_engines_side_by_side_the_slowest_start_costs_and_steps_are_averaged():
     """Step 1: 30 and 9 more than later ones; step 2: 12. Ratios 2, 1.3 and 1.4; paces 20, 13, 14."""
     generations = [
