@@ -89,6 +89,8 @@ def test_the_number_of_steps_of_the_longest_series_is_told_where_it_is_too_small
 def test_steps_of_a_series_that_counts_from_nothing_are_those_after_the_first():
     (verdict,) = profiled((rising(steps=5), {"relative": True})).verdicts
     assert verdict.reason == "GPU memory: 4 of at least 6 steps after the first, from which levels count"
+    (verdict,) = profiled((rising(steps=5), {}), (rising(steps=5), {"relative": True, "rank": 1})).verdicts
+    assert verdict.reason == "GPU memory: 5 of at least 6 steps after the first, from which levels count"
 
 
 @pytest.mark.parametrize(
