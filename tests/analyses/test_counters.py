@@ -1,9 +1,15 @@
 """Counters that nsys sampled: their levels by stage and over time; shares of SM and tensor activity are compared."""
 
+from pathlib import Path
+
 import nsys_builder as nsys
 import pytest
+from made_tables import make_measured
 
 import tracekit
+from tracekit.analyses import load_default_thresholds
+from tracekit.analyses.trust import counters
+from tracekit.model.trace import Source
 
 QUESTIONS = ("counters", "steps")
 
@@ -96,3 +102,102 @@ def test_without_nsys_the_question_does_not_arise_and_without_samples_it_says_ho
     found = section(tracekit.analyze(plain, questions=QUESTIONS))
     assert (found.status, "--gpu-metrics" in found.reason) == ("skipped", True)
     assert section(tracekit.analyze("examples/verl_cpu/outputs/profile", questions=QUESTIONS)) is None
+
+
+SOURCES = (Source(Path("a.sqlite"), "a.sqlite", "nsys", "nsys"),)
+OF_A = {"run": "r", "source": "a.sqlite", "host": "node1", "pid": 1}
+
+
+def level(name, count, total, most, zeros=0, **more):
+    """A row of `counter_levels` of a whole recording."""
+    return {**OF_A, "name": name, "sample_count": count, "sum": total, "max": most, "zero_count": zeros} | more
+
+
+def judged(levels=(), curve=(), captures=(OF_A,), sources=SOURCES):
+    tables = {"counter_levels": list(levels), "captures": [{"absolute_time": True, **of} for of in captures]}
+    measured = make_measured(sources, **tables, counter_curve=[{**OF_A, **row} for row in curve])
+    return counters.judge(measured, load_default_thresholds())
+
+
+def cells(found, name):
+    table = next(s for s in found.sheets if s.name == name)
+    return [dict(zip([h.name for h in table.headings], row, strict=True)) for row in table.rows]
+
+
+def test_samples_of_all_processes_have_the_same_weight():
+    """3 samples of 90 in all and one of 10: 25 on average, one of four at 0."""
+    rows = [level(SM, 3, 90, 60, 1), level(SM, 1, 10, 10, pid=2), level(PCIE, 2, 5, 4)]
+    steps = [level(SM, 9, 9, 9, window="step", step=1)]
+    found = judged(rows + steps)
+    assert cells(found, "counters") == [
+        {"name": PCIE, "mean": 2.5, "max": 4, "zero_ratio": 0, "sample_count": 2},
+        {"name": SM, "mean": 25, "max": 60, "zero_ratio": 0.25, "sample_count": 4},
+    ]
+    (metric,) = found.metrics
+    assert (metric.name, metric.value, metric.unit, metric.better) == ("sm_active", 0.25, "ratio", "higher")
+    assert metric.label == "sm active"
+    assert [sheet.name for sheet in found.sheets] == ["counters"]
+    assert found.charts == ()
+
+
+def test_activity_is_averaged_over_the_gpus_of_a_run_and_told_of_each_run():
+    names = [f"GPU {gpu} {SM}" for gpu in (0, 1)]
+    rows = [level(name, 2, 2 * mean, mean, run=run) for run, means in (("b", (10, 30)), ("a", (50, 70)))
+            for name, mean in zip(names, means, strict=True)]  # fmt: skip
+    rows.append(level("GPU 0 DRAM Read Bandwidth", 2, 4, 2, run="a"))
+    found = judged(rows, captures=[OF_A | {"run": run} for run in ("a", "b")])
+    assert [(metric.label, metric.value) for metric in found.metrics] == [
+        ("sm active (run a)", 0.6), ("sm active (run b)", 0.2),
+    ]  # fmt: skip
+
+
+def test_stages_of_one_kind_are_one_row_and_unknown_counters_have_none():
+    rows = [level(SM, 1, 50, 50)]
+    rows += [level(SM, 1, mean, mean, window="stage", stage=stage, step=1) for stage, mean in
+             (("update_actor", 80), ("actor_update", 40), ("gen", 10), ("mini_batch 3", 5))]  # fmt: skip
+    rows += [level(PCIE, 1, 10, 10, window="stage", stage="gen", step=1)]
+    found = cells(judged(rows), "counters_by_stage")
+    assert [(row["canonical"], row["name"], row["mean"], row["max"]) for row in found] == [
+        ("gen", SM, 10, 10), ("mini_batch 3", SM, 5, 5), ("update_actor", SM, 60, 80),
+    ]  # fmt: skip
+
+
+def curve(name, *points, **more):
+    return [{"name": name, "ts_ns": ts, "mean": mean, **more} for ts, mean in points]
+
+
+def test_a_chart_has_a_line_per_gpu_on_one_clock():
+    """The second GPU was sampled 50 ns later."""
+    rows = curve(f"GPU 1 {SM}", (150, 7), (250, 8)) + curve(f"GPU 0 {SM}", (100, 5), (200, 6))
+    rows += curve(f"GPU 0 {TENSOR}", (120, 1)) + curve(PCIE, (100, 9))
+    sm, tensor = judged([level(SM, 1, 1, 1)], rows).charts
+    assert sm.marks == ((0, 0, 5), (0, 100, 6), (1, 50, 7), (1, 150, 8))
+    assert sm.series == (f"node1 GPU 0 {SM}", f"node1 GPU 1 {SM}")
+    assert (sm.id, sm.title, sm.omitted) == ("counter-sm_active", "sm active over time", 0)
+    assert sm.caption == "Mean of each stretch of time, in the counter's own unit."
+    assert (tensor.id, tensor.marks) == ("counter-tensor_active", ((0, 0, 1),))
+
+
+def test_lines_on_clocks_of_their_own_begin_at_zero():
+    rows = curve(f"GPU 1 {SM}", (150, 7), (250, 8)) + curve(f"GPU 0 {SM}", (100, 5), (200, 6))
+    (chart,) = judged([level(SM, 1, 1, 1)], rows, captures=[{**OF_A, "absolute_time": False}]).charts
+    assert chart.marks == ((0, 0, 5), (0, 100, 6), (1, 0, 7), (1, 100, 8))
+    assert chart.caption.endswith("Clocks cannot be compared: every line begins at its own zero.")
+
+
+def test_lines_are_named_by_their_run_where_there_are_several():
+    rows = curve(SM, (1, 5), run="a") + curve(SM, (1, 6), run="b", host=None)
+    (chart,) = judged([level(SM, 1, 1, 1)], rows, captures=[OF_A | {"run": run} for run in ("a", "b")]).charts
+    assert chart.series == (f"a node1 {SM}", f"b {SM}")
+
+
+def test_at_most_twelve_lines_are_drawn_and_the_points_of_others_are_counted():
+    rows = [row for gpu in range(14) for row in curve(f"GPU {gpu:02} {SM}", (1, 5), (2, 5), (3, 5))]
+    (chart,) = judged([level(SM, 1, 1, 1)], rows).charts
+    assert (len(chart.series), len(chart.marks), chart.omitted) == (12, 36, 6)
+
+
+def test_a_source_of_nsys_among_others_is_enough():
+    torch = Source(Path("b.json"), "b.json", "chrome")
+    assert judged(sources=(torch,)) is None
+    assert judged(sources=(torch, *SOURCES)).status == "skipped"

@@ -1,6 +1,7 @@
 """Stacks that only ever hold more, judged from tables made by hand: which are listed, and what limits the test."""
 
 import pytest
+from made_tables import make_table
 
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.memory import leaks
@@ -33,9 +34,11 @@ def holding(*levels, **more):
     ]
 
 
-def judged(windows, survivors=()):
+def judged(windows, survivors=(), runs=()):
     rows = [{"window": window} | row for window, row in enumerate(windows)]
     tables = {"snapshot_windows": table("snapshot_windows", rows, WINDOW)}
+    if runs:
+        tables["captures"] = make_table("captures", [{"run": run, "source": run} for run in runs])
     if survivors:
         tables["survivors"] = table("survivors", survivors, SURVIVOR)
     return leaks.judge(Measurements(tables, ()), THRESHOLDS)
@@ -102,6 +105,11 @@ def test_stacks_that_hold_more_are_listed_with_the_largest_growth_first():
 def test_a_stack_is_named_by_its_process_and_device(whose, name):
     (row,) = kept(judged([{}] * 5, holding(0, 100, 200, 300, 400, **whose)))
     assert row["who"].replace(",", "") == name
+
+
+def test_a_stack_is_named_with_its_run_where_there_are_several():
+    (row,) = kept(judged([{}] * 5, holding(0, 100, 200, 300, 400, role="actor"), runs=("r", "other")))
+    assert row["run"] == "r"
 
 
 @pytest.mark.parametrize("levels", [(0, 100, 200, 150, 400), (0, 100, 100, 100, 100)])

@@ -6,9 +6,20 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_tables import make_measured
 
+from tracekit.job.driver_log import RunDriverLog
+from tracekit.job.frames import summarize_step_walls
 from tracekit.job.stages.durations import measure_stage_durations
-from tracekit.job.stages.periodic import find_stage_period, list_periodic_stages
+from tracekit.job.stages.periodic import (
+    describe_periodic_stages,
+    find_logged_periodic_stages,
+    find_stage_period,
+    list_chore_keys,
+    list_periodic_stages,
+    sum_planned_stage_time,
+)
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("steps", "rl-matrix")
@@ -194,3 +205,157 @@ def test_gpus_that_idle_in_a_scheduled_stage_are_the_stage_and_no_silence(tmp_pa
     findings = analyze_uncached(path, Options(jobs=1)).report.findings
     of_idle = ("periodic-stage", "host-silence", "low-gpu-utilization")
     assert {f.rule: f.severity for f in findings if f.rule in of_idle} == rules
+
+
+def log_of(steps, **stages):
+    """A driver's log of these step times, and of the times of its stages by step."""
+    rows = [(step, stage, ns) for stage, times in stages.items() for step, ns in times.items()]
+    return RunDriverLog("driver.log", from_rows(("step", "canonical", "dur_ns"), rows), steps, {})
+
+
+def logged(log):
+    """Name, time, steps that have it, all steps, period, share, and whether it runs between steps."""
+    return [
+        (s.canonical, s.wall_ns, s.present, s.recorded, s.every, s.share, s.is_between)
+        for s in find_logged_periodic_stages(log, "r")
+    ]
+
+
+HUNDREDS = dict.fromkeys((1, 2, 3, 4), 100)
+
+
+def test_a_logged_stage_that_fits_into_its_steps_is_part_of_them():
+    """gen leaves 40 of 100, of which save takes 30 in steps 2 and 4: 60 of 400."""
+    log = log_of(HUNDREDS, gen=dict.fromkeys(HUNDREDS, 60), save={2: 25, 4: 35})
+    assert logged(log) == [("save", 30, 2, 4, 2, 60 / 400, False)]
+    (stage,) = find_logged_periodic_stages(log, "r")
+    assert (stage.run, stage.role) == ("r", None)
+
+
+def test_a_logged_stage_runs_between_steps_if_they_have_no_room_for_half_of_it():
+    """gen leaves 20 in each of two steps: room for half of 80, not of 82; the 82 are beside the steps then."""
+    gen = dict.fromkeys(HUNDREDS, 80)
+    assert logged(log_of(HUNDREDS, gen=gen, test={1: 40, 3: 40})) == [("test", 40, 2, 4, 2, 80 / 400, False)]
+    assert logged(log_of(HUNDREDS, gen=gen, test={1: 41, 3: 41})) == [("test", 41, 2, 4, 2, 82 / 482, True)]
+
+
+def test_logged_stages_are_listed_by_cost_and_the_tiny_ones_left_out():
+    """Of two steps of 1,000: 2 are a thousandth and listed, 1 is less."""
+    found = logged(log_of({1: 1000, 2: 1000}, save={1: 2}, test={2: 300}, evict={1: 1}))
+    assert [(name, share) for name, *_, share, _ in found] == [("test", 0.15), ("save", 0.001)]
+
+
+def test_logged_steps_without_a_time_do_not_count():
+    """Step 3 took 0, step 5 is not timed at all: save is in 1 of 2 steps, test in none."""
+    found = logged(log_of({1: 1, 2: 1, 3: 0}, save={1: 1, 3: 9}, test={5: 9}))
+    assert found == [("save", 1, 1, 2, None, 0.5, False)]
+
+
+def numbered(count, *, stages, rank=0, **whose):
+    """Rows of the tables `steps` and `stages`: steps of 100 ns, and in them these (stage, ns, steps that have it)."""
+    who = {"run": "r", "source": f"rank{rank}", "rank": rank, "pid": rank} | whose
+    steps = [{**who, "step": n, "ts_ns": 1000 * n, "dur_ns": 100} for n in range(1, count + 1)]
+    inside = [
+        {**who, "step": n, "stage": stage, "ts_ns": 1000 * n, "dur_ns": dur}
+        for stage, dur, numbers in stages
+        for n in numbers
+    ]
+    return steps, inside
+
+
+def made(*ranks):
+    """Measurements of the rows of `numbered`."""
+    return make_measured(
+        steps=[row for steps, _ in ranks for row in steps], stages=[row for _, stages in ranks for row in stages]
+    )
+
+
+def test_the_steps_of_other_roles_do_not_count():
+    """The actor saves in 2 of its 4 steps, whatever the 6 of the critic: 30 of 200 and of no more."""
+    actor = numbered(4, role="actor", stages=[("save", 30, [2, 4])])
+    critic = numbered(6, role="critic", rank=1, stages=[("update_critic", 10, range(1, 7)), ("test", 10, [1, 6])])
+    found = {stage.canonical: stage for stage in list_periodic_stages(made(actor, critic))}
+    assert {name: (stage.present, stage.recorded) for name, stage in found.items()} == {"save": (2, 4), "test": (2, 6)}
+    assert (found["save"].share, found["save"].per_step_ns) == (60 / 400, 15)
+
+
+def test_a_stage_of_every_step_that_runs_between_steps_too_is_listed():
+    """4 · 10 in the steps and 1 behind the last: 41 of 401."""
+    steps, stages = numbered(4, stages=[("save", 10, [1, 2, 3, 4])])
+    behind = {**stages[-1], "step": None, "ts_ns": 4500, "dur_ns": 1}
+    (stage,) = list_periodic_stages(made((steps, [*stages, behind])))
+    assert (stage.share, stage.is_between) == (41 / 401, False)
+
+
+def test_a_period_has_no_gap_among_its_steps():
+    assert find_stage_period([2, 4, 6], [1, 2, 3, 4, 5, 6]) == 2
+    assert find_stage_period([2, 4, 6], [1, 2, 3, 4, 6]) is None
+    assert find_stage_period([2, 4, 6], [2, 4, 5, 6]) is None
+
+
+def test_a_stage_without_time_is_not_named():
+    """1 of 1,000 ns is a thousandth of the time, 0 is nothing."""
+    found = list_periodic_stages(made(numbered(10, stages=[("save", 1, [3]), ("test", 0, [4])])))
+    assert [(stage.canonical, stage.share) for stage in found] == [("save", 0.001)]
+
+
+def test_two_recorded_steps_are_enough_for_a_stage_of_one_and_one_is_not():
+    (stage,) = list_periodic_stages(made(numbered(2, stages=[("save", 30, [2])])))
+    assert (stage.present, stage.recorded, stage.every, stage.share) == (1, 2, None, 0.15)
+    assert (stage.how_often, stage.per_step_ns, stage.is_planned, stage.is_chore) == ("in 1 of 2 steps", 15, True, True)
+    steps, _ = numbered(1, stages=[])
+    behind = {**steps[0], "stage": "save", "step": None, "ts_ns": 1200, "dur_ns": 50}
+    assert list_periodic_stages(made((steps, [behind]))) == []
+
+
+def test_steps_without_numbers_have_no_periodic_stages():
+    steps, stages = numbered(3, stages=[("save", 30, [2])])
+    clear = [{**row, "step": None, "part": str(row["step"])} for row in (*steps, *stages)]
+    assert list_periodic_stages(made((clear[:3], clear[3:]))) == []
+
+
+def test_chores_are_what_is_planned_and_trains_nothing():
+    """The update has a period but trains; eviction has none; saving and testing need none."""
+    stages = [
+        ("save", 10, [2]),
+        ("test", 10, [5]),
+        ("update_critic", 10, [2, 4, 6]),
+        ("evict", 10, [2, 3]),
+        ("dump", 9, [1, 4]),
+    ]
+    measured = made(numbered(6, stages=stages))
+    assert list_chore_keys(measured) == {("r", None, name) for name in ("save", "test", "dump")}
+    planned = {stage.canonical for stage in list_periodic_stages(measured) if stage.is_planned}
+    assert planned == {"save", "test", "dump", "update_critic"}
+
+
+def test_the_planned_time_of_a_step_is_that_of_its_longest_role():
+    """Step 2 has 10 + 5 of actors, the longer of whose ranks counts, and 12 of the critic."""
+    actor = numbered(4, role="actor", stages=[("save", 10, [2, 4]), ("test", 5, [2]), ("evict", 50, [3, 4])])
+    other = numbered(4, role="actor", rank=1, stages=[("save", 7, [2, 4])])
+    critic = numbered(4, role="critic", rank=2, stages=[("save", 12, [2])])
+    measured = made(actor, other, critic)
+    walls = summarize_step_walls(measured).walls
+    assert walls.values("step") == [1, 2, 3, 4]
+    assert sum_planned_stage_time(measured, walls).tolist() == [0, 15, 0, 10]
+
+
+def test_time_between_steps_is_not_planned_time_of_a_step():
+    steps, _ = numbered(4, stages=[])
+    behind = [{**row, "stage": "test", "step": None, "ts_ns": row["ts_ns"] + 200, "dur_ns": 50} for row in steps[1:3]]
+    measured = made((steps, behind))
+    (stage,) = list_periodic_stages(measured)
+    assert (stage.is_between, stage.is_planned, stage.share) == (True, True, 100 / 500)
+    assert sum_planned_stage_time(measured, summarize_step_walls(measured).walls).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("count", "more"),
+    [(4, ""), (5, "1 more stages are in some steps only. "), (6, "2 more stages are in some steps only. ")],
+)
+def test_a_caption_names_the_four_costliest_stages(count, more):
+    stages = [(f"chore{n}", 10 * (n + 1), [2, 3]) for n in range(count)]
+    caption = describe_periodic_stages(made(numbered(4, stages=stages)))
+    assert caption.count(" in 2 of 4 steps, ") == 4
+    assert caption.startswith(f"chore{count - 1}: ")
+    assert caption.endswith(f"of the time. {more}Shares are of all steps, including steps without it.")

@@ -58,7 +58,7 @@ class PeriodicStage:
     @property
     def per_step_ns(self) -> float:
         """Time per step, including steps without it."""
-        return self.wall_ns * self.present / max(self.recorded, 1)
+        return self.wall_ns * self.present / self.recorded
 
     @property
     def is_planned(self) -> bool:
