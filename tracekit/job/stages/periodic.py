@@ -229,5 +229,6 @@ def describe_periodic_stages(measured: Measurements) -> str:
         return ""
     sentences = [f"{stage.sentence(measured)}." for stage in stages[:MOST_NAMED]]
     if len(stages) > MOST_NAMED:
-        sentences.append(f"{len(stages) - MOST_NAMED} more stages are in some steps only.")
+        more = len(stages) - MOST_NAMED
+        sentences.append(f"{more} more {choose_plural(more, 'stage is', 'stages are')} in some steps only.")
     return " ".join((*sentences, "Shares are of all steps, including steps without it."))
