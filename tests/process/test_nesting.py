@@ -28,6 +28,15 @@ LEVELS = "tracekit.process.calls.nesting.FEW_LEVELS"
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30)
 
 
+@pytest.fixture(autouse=True, params=["in C", "in numpy"], scope="module")
+def way(request):
+    """Every test runs with the passes in C and without them."""
+    with pytest.MonkeyPatch.context() as patch_way:
+        if request.param == "in numpy":
+            patch_way.setattr(sweeps, "native", None)
+        yield
+
+
 def columns(rows):
     thread = np.array([t for t, _, _ in rows], np.int32)
     start = np.array([s for _, s, _ in rows], np.int64)
@@ -167,10 +176,7 @@ def test_spans_too_long_for_one_axis_nest_all_the_same():
     assert made.parent.tolist() == [-1, 0, -1, 2]
 
 
-@pytest.mark.parametrize("in_c", [True, False])
-def test_numbers_of_rows_take_four_bytes(monkeypatch, in_c):
-    if not in_c:
-        monkeypatch.setattr(sweeps, "native", None)
+def test_numbers_of_rows_take_four_bytes():
     start = np.array([0, 10, 5])
     made = tree(np.zeros(3, np.int32), start, start + np.array([100, 5, 50]))
     assert (made.parent.dtype, made.order.dtype) == (np.int32, np.int32)
