@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.time.gpu_time import breakdown, measure
+from tracekit.analyses.time.gpu_time import IdleStage, _describe_busy_stages, breakdown, measure
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -167,3 +168,28 @@ def test_step_walls_of_real_files_are_the_known_ones(name):
 
 def test_host_ops_alone_are_no_gpu_time(tmp_path):
     assert measure(load(tmp_path, [op("a", 0, 5)])) == {}
+
+
+def idle_stage(name, window_ns, idle_ns, **told):
+    """A stage of so many ns, idle for so many, of which other rules claim these."""
+    gpu_time = {"window_ns": window_ns, "idle_ns": idle_ns, "busy_ratio": (window_ns - idle_ns) / window_ns}
+    return IdleStage(SimpleNamespace(name=name, gpu_time=gpu_time), told)
+
+
+def test_idle_time_that_other_findings_claim_is_accounted_for():
+    alone = idle_stage("gen", 200, 120)
+    assert (alone.left_ns, alone.accounted) == (120, 0.4)
+    beside = idle_stage("gen", 200, 120, launches=30, syncs=40)
+    assert (beside.left_ns, beside.accounted) == (50, 0.75)
+    beyond = idle_stage("gen", 200, 120, launches=80, syncs=60)
+    assert (beyond.left_ns, beyond.accounted) == (0, 1.0)
+
+
+def test_up_to_four_idle_stages_are_named_and_the_first_three_of_more():
+    stages = [idle_stage(f"s{number} of run a", 100, 10 * number) for number in (9, 8, 7, 6, 5)]
+    assert _describe_busy_stages(stages[:1], " of run a") == "GPUs are busy 10 % of s9 of run a"
+    assert _describe_busy_stages(stages[:2], " of run a") == "GPUs are busy 10 % of s9 and 20 % of s8 of run a"
+    four = "GPUs are busy 10 % of s9, 20 % of s8, 30 % of s7 and 40 % of s6 of run a"
+    assert _describe_busy_stages(stages[:4], " of run a") == four
+    five = "GPUs are busy 10 % of s9, 20 % of s8, 30 % of s7 and at most 50 % of 2 other stages of run a"
+    assert _describe_busy_stages(stages, " of run a") == five
