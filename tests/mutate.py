@@ -133,7 +133,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "tracekit/model/stats/certainty.py": ("tests/model/stats/test_verdict.py", "tests/compare/test_planning.py"),
     "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py",),
-    "tracekit/model/stats/estimate.py": ("tests/model/stats/test_estimate.py",),
+    "tracekit/model/stats/estimate.py": ("tests/model/stats/test_estimate.py", "tests/model/stats/test_student.py"),
     "tracekit/model/stats/many.py": ("tests/model/stats/test_many.py",),
     "tracekit/model/stats/needed.py": (
         "tests/model/stats/test_needed.py",

@@ -269,3 +269,10 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     for key, parts in told.items():
         assert sum(parts.values()) <= idle[key[2]]
         assert all(part > 0 for part in parts.values())
+
+
+def test_gaps_of_a_launch_bound_stage_are_no_pauses_of_the_host(tmp_path):
+    """Nine gaps of 3 between kernels of 17: the GPU is busy enough for R29 to ask, but R03 counts them."""
+    rows = one_by_one(17, 3, last=17)
+    found = report(tmp_path, rows)
+    assert [(f.rule, f.recoverable_ns) for f in found.findings] == [("launch-bound", 27_000)]

@@ -299,6 +299,14 @@ def test_keys_of_every_kind_are_numbered_as_they_appear(column, rows):
     assert first.tolist() == [both.index(value) for value in order]
 
 
+def test_the_largest_of_a_key_is_not_the_missing_one_beside_the_next_key():
+    first = np.array([0, 1, 0])
+    largest = Nullable(np.array([7, 0, 5]), np.array([0, 1, 0], np.bool_))
+    assert group_arrays([first, largest])[0].tolist() == [0, 1, 2]
+    last_text = Coded(np.array([1, -1, 0], np.int8), ("gen", "ref"))
+    assert group_arrays([first, last_text])[0].tolist() == [0, 1, 2]
+
+
 def test_rows_are_sorted_by_the_first_key_then_by_the_next_missing_ones_last():
     columns = {
         "stage": Coded(np.array([1, -1, 0, 1, 1], np.int8), ("gen", "ref")),
