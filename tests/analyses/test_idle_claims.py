@@ -272,7 +272,9 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
 
 
 def test_gaps_of_a_launch_bound_stage_are_no_pauses_of_the_host(tmp_path):
-    """Nine gaps of 3 between kernels of 17: the GPU is busy enough for R29 to ask, but R03 counts them."""
-    rows = one_by_one(17, 3, last=17)
+    """Kernels of 17, nine gaps of 3; the host is in no op for 2 of each. That is 9 % of a busy stage, and R03 counts it."""
+    rows = [step(1, 0, 197), annotation("gen", 0, 197)]
+    for number in range(10):
+        rows += launched("small", max(20 * number - 1, 0), 20 * number, 17, number + 1)
     found = report(tmp_path, rows)
     assert [(f.rule, f.recoverable_ns) for f in found.findings] == [("launch-bound", 27_000)]
