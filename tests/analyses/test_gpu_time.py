@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.time.gpu_time import IdleStage, _describe_busy_stages, breakdown, measure
+from tracekit.analyses.time import gpu_time
+from tracekit.analyses.time.gpu_time import IdleStage, _describe_busy_stages, _is_idle_by_host, breakdown, measure
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -193,3 +194,21 @@ def test_up_to_four_idle_stages_are_named_and_the_first_three_of_more():
     assert _describe_busy_stages(stages[:4], " of run a") == four
     five = "GPUs are busy 10 % of s9, 20 % of s8, 30 % of s7 and at most 50 % of 2 other stages of run a"
     assert _describe_busy_stages(stages, " of run a") == five
+
+
+@pytest.mark.parametrize(
+    ("holder", "idle_ns", "after_ns", "is_by_host"),
+    [
+        ("function", 600, 100, True), ("function", 600, 101, False), ("function", 499, 0, False),
+        ("op", 500, 0, True), ("nothing", 900, 0, False), ("device", 900, 0, False), (None, 900, 0, False),
+    ],
+)  # fmt: skip
+def test_a_place_of_the_host_explains_a_capture_with_half_its_idle_time(
+    monkeypatch, holder, idle_ns, after_ns, is_by_host
+):
+    """1000 ns are idle; those after the last work are not the place's."""
+    culprit = None if holder is None else SimpleNamespace(holder=holder, idle_ns=idle_ns)
+    monkeypatch.setattr(gpu_time, "_find_idle_culprit", lambda *_: culprit)
+    monkeypatch.setattr(gpu_time, "sum_judged_idle_by_cause", lambda _: {("run", None, None, "after_last"): after_ns})
+    window = SimpleNamespace(key=("run", None, None), gpu_time={"idle_ns": 1000})
+    assert _is_idle_by_host(None, window) is is_by_host

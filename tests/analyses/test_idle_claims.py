@@ -278,3 +278,12 @@ def test_gaps_of_a_launch_bound_stage_are_no_pauses_of_the_host(tmp_path):
         rows += launched("small", max(20 * number - 1, 0), 20 * number, 17, number + 1)
     found = report(tmp_path, rows)
     assert [(f.rule, f.recoverable_ns) for f in found.findings] == [("launch-bound", 27_000)]
+
+
+@pytest.mark.parametrize(("stage", "fires"), [(2620, False), (2621, True)])
+def test_a_stage_is_explained_from_the_share_on_that_makes_it_busy(tmp_path, stage, fires):
+    """21 kernels of 96 and 20 claimed gaps of 4: 2096 are 80 % of 2620. The rest is idle after the last kernel."""
+    found = report(tmp_path, synchronised(idle=4, stage=stage))
+    assert (R01 in {finding.rule for finding in found.findings}) is fires
+    reason = "GPUs are busy 77 % of update_actor: explained by host-sync-stalls (3.1 %); 20 % are left"
+    assert (answers(found)[0] == ("clear", None, reason)) is not fires
