@@ -58,7 +58,6 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "ops/matmuls": ("test_matmuls", "test_matmul_rules"),
         "ops/modules": ("test_modules", "test_module_calls"),
         "ops/operators": ("test_operators",),
-        "ops/shapes": ("test_shapes",),
         "ops/unfused": ("test_pointwise", "rules/test_rules"),
         "ranks/communication": ("test_communication", "test_communication_rules"),
         "ranks/fleets": ("test_fleets",),
@@ -182,6 +181,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "tracekit/readers/nsys/times.py": ("tests/readers/test_nsys_times.py",),
     **_ANALYSES,
+    "tracekit/analyses/ops/shapes.py": ("tests/analyses/test_shapes.py", "tracekit/analyses/ops/shapes.py"),
     "tracekit/analyses/ranks/imbalance.py": (
         "tests/job/test_rank_stages.py",
         "tests/analyses/test_stragglers.py",
