@@ -152,6 +152,15 @@ def test_a_host_alone_has_no_words_about_gpus(tmp_path):
     assert "GPU" not in repr((found.sheets[0].headings, found.caveats, found.metrics))
 
 
+@pytest.mark.parametrize(("calls", "flops"), [(1, 2**61), (2, None)])
+def test_flops_that_might_not_fit_are_unknown(tmp_path, calls, flops):
+    """2 · 2⁶⁰ of each call; a sum from 2⁶² on is not made."""
+    square = [[2**20, 2**20], [2**20, 2**20]]
+    rows = [shaped("aten::mm", 100 * number, 20, square) for number in range(calls)]
+    (found,) = of(tmp_path, rows, "operator_shapes")["flop_count"]
+    assert (None if pd.isna(found) else found) == flops
+
+
 def test_with_a_gpu_operators_come_by_the_gpu_time_of_all_inside_them(tmp_path):
     found = section(report_of(tmp_path, two_shapes()), "shapes")
     rows = rows_of(found, "operators_inclusive")
