@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.time import gpu_time
-from tracekit.analyses.time.gpu_time import IdleStage, _describe_busy_stages, _is_idle_by_host, breakdown, measure
+from tracekit.analyses.time.gpu_time import (
+    IdleStage,
+    _describe_busy_stages,
+    _group_idle_stages_by_cause,
+    _is_idle_by_host,
+    breakdown,
+    measure,
+)
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -212,3 +219,23 @@ def test_a_place_of_the_host_explains_a_capture_with_half_its_idle_time(
     monkeypatch.setattr(gpu_time, "sum_judged_idle_by_cause", lambda _: {("run", None, None, "after_last"): after_ns})
     window = SimpleNamespace(key=("run", None, None), gpu_time={"idle_ns": 1000})
     assert _is_idle_by_host(None, window) is is_by_host
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_stages_of_one_owner_that_one_place_keeps_idle_are_a_group_the_most_idle_first(monkeypatch, is_recorded):
+    """Without records of who was busy, each stage is a group of its own."""
+    places = {"gen": "load", "ref": "load", "update": None, "other": "load"}
+
+    def find_culprit(_, window):
+        place = places[window.key]
+        return None if place is None else SimpleNamespace(holder="op", place=place)
+
+    monkeypatch.setattr(gpu_time, "find_culprit_of_window", find_culprit)
+    stages = [
+        IdleStage(SimpleNamespace(key=key, owner=(owner,), gpu_time={"idle_ns": idle_ns}), {})
+        for key, owner, idle_ns in (("gen", "a", 10), ("update", "a", 50), ("ref", "a", 30), ("other", "b", 5))
+    ]
+    groups = _group_idle_stages_by_cause(SimpleNamespace(has=lambda *_: is_recorded), stages)
+    named = [[stage.window.key for stage in group] for group in groups]
+    alone = [["gen"], ["update"], ["ref"], ["other"]]
+    assert named == ([["ref", "gen"], ["update"], ["other"]] if is_recorded else alone)
