@@ -52,6 +52,13 @@ def test_a_module_has_its_own_part_and_that_of_the_modules_it_calls(tmp_path):
     assert found.loc["Linear", columns].tolist() == [2, 2, 50_000, 50_000, 50_000, 50_000, 2]
 
 
+def test_classes_come_by_their_own_time_and_beyond_the_cap_those_of_least_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.analyses.ops.modules.MAX_CLASSES", 2)
+    trace = load(tmp_path, [call("Small_0", 0, 10), call("Large_0", 20, 30), call("Middle_0", 60, 20)])
+    assert modules(trace)["self_ns"].to_dict() == {"Large": 30_000, "Middle": 20_000}
+    assert measure(trace)["modules"]["module"].tolist() == ["Large", "Middle"]
+
+
 def test_what_runs_outside_all_modules_is_in_none(tmp_path):
     rows = [*block(), op("aten::mm", 300, 10), *launched("k", 301, 400, 99, 9)]
     assert modules(load(tmp_path, rows))["device_ns"].sum() == 58_000

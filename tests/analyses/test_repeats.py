@@ -62,7 +62,10 @@ def test_runs_are_what_is_repeated_where_there_are_several(tmp_path):
     assert (found["low"], found["high"]) == (0.0, pytest.approx(247_062, abs=1))
     assert found["covers"] == "run-to-run"
     assert section.caveats == ("runs are taken for repeats of one and the same setting",)
-    assert {m.name: m.value for m in section.metrics}["mean_step"] == 120e3
+    mean, spread = section.metrics
+    assert (mean.name, mean.value, mean.low, mean.high) == ("mean_step", 120e3, 0.0, pytest.approx(247_062, abs=1))
+    assert (spread.name, spread.label) == ("step_spread", "standard deviation of runs")
+    assert spread.value == pytest.approx(0.117851, abs=1e-6)
 
 
 def test_steps_are_repeated_where_there_is_one_run(tmp_path):
@@ -71,6 +74,8 @@ def test_steps_are_repeated_where_there_is_one_run(tmp_path):
     assert (found["runs"], found["steps"], found["mean"], found["covers"]) == (1, 4, 100e3, "within-run")
     assert found["sd"] == pytest.approx(np.std([100e3, 104e3, 96e3, 100e3], ddof=1))
     assert section.caveats == ()
+    spread = {m.name: (m.label, m.value) for m in section.metrics}["step_spread"]
+    assert spread == ("standard deviation of steps", pytest.approx(np.sqrt(32 / 3) / 100))
     assert [(row["step"], row["reason"]) for row in rows_of(section, "repeats-left-out")] == [(1, "the first after the profiler began")]  # fmt: skip
 
 
