@@ -76,7 +76,7 @@ _ANALYSES: Mapping[str, tuple[str, ...]] = {
         "time/idle": ("test_idle", "test_idle_rules"),
         "time/repeats": ("test_repeats",),
         "time/rl_matrix": ("test_rl_matrix", "test_rl_rules"),
-        "time/steps": ("test_steps_section",),
+        "time/steps": ("test_steps_section", "test_longer_steps"),
         "trust/counters": ("test_counters",),
         "trust/data_quality": ("test_data_quality",),
     }.items()
