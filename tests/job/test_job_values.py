@@ -1,13 +1,18 @@
 """The values of the whole job that a comparison rests on, worked by hand from small traces."""
 
+import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from chrome_builder import BASE_NS, annotation, op, step, write
 
+from tracekit.job.frames import divide_or_none, find_damaged_sources, keep_undamaged_rows, to_float_or_none
 from tracekit.job.steps.step_values import JOB_VALUE_NAMES, list_times_and_marks, list_values_of_job
+from tracekit.model.inputs.note_codes import IMPOSSIBLE_TIMES
 from tracekit.model.metrics import STEP_TIME, WINDOW, WORK_MARKS
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.summary import notes as appendix
@@ -136,3 +141,26 @@ def assert_rows_of_all_values(measured):
     among_all = list_values_of_job(measured)
     among_all = among_all.filter(among_all.is_in("name", names))
     assert list(list_times_and_marks(measured).rows(*columns)) == list(among_all.rows(*columns))
+
+
+def test_a_source_that_lost_more_than_rows_of_impossible_times_is_damaged():
+    notes = [
+        SimpleNamespace(source="a", severity="data_loss", code=IMPOSSIBLE_TIMES),
+        SimpleNamespace(source="b", severity="data_loss", code="truncated"),
+        SimpleNamespace(source="c", severity="info", code="truncated"),
+    ]
+    rows = from_rows(("source",), [("a",), ("b",), ("c",), ("b",)])
+    assert find_damaged_sources(SimpleNamespace(notes=notes)) == {"b"}
+    assert keep_undamaged_rows(SimpleNamespace(notes=notes), rows).values("source") == ["a", "c"]
+    assert keep_undamaged_rows(SimpleNamespace(notes=notes[::2]), rows) is rows
+
+
+@pytest.mark.parametrize(
+    ("part", "total", "ratio"), [(1, 2, 0.5), (0, 5, 0.0), (1, 0, None), (None, 2, None), (1, None, None)]
+)
+def test_a_share_is_known_where_both_are_and_the_total_is_something(part, total, ratio):
+    assert divide_or_none(part, total) == ratio
+
+
+def test_what_is_missing_is_no_number():
+    assert (to_float_or_none(3), to_float_or_none(None), to_float_or_none(math.nan)) == (3.0, None, None)
