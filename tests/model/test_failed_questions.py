@@ -74,7 +74,8 @@ def test_an_error_of_a_sound_judgement_is_raised():
             failing.judge_without_faults(whole, fail)
         with pytest.raises(KeyError):
             failing.judge_if_sound(whole, fail, "otherwise")
-    assert failing.judge_if_sound(measured(fault("b")), fail, "otherwise") == "otherwise"
+    several = measured(fault("a", tables=("memory_peaks",)), fault("b"))
+    assert failing.judge_if_sound(several, fail, "otherwise") == "otherwise"
 
 
 def test_a_part_is_judged_where_no_table_of_it_has_failed():
@@ -82,6 +83,10 @@ def test_a_part_is_judged_where_no_table_of_it_has_failed():
     assert failing.judge_if_sound(measured(fault("b")), sources_of, None) is None
     assert failing.judge_if_sound(measured(fault("b", tables=("memory_peaks",))), sources_of, None) == ["a", "b", "c"]
     assert failing.judge_if_sound(measured(check=measured(fault("b"))), sources_of, None) is None
+    # One of the tables is enough, and one of the faults.
+    both = fault("b", tables=("memory_peaks", "collectives"))
+    assert failing.judge_if_sound(measured(both), sources_of, None) is None
+    assert failing.judge_if_sound(measured(fault("b"), fault("a", tables=("memory_peaks",))), sources_of, None) is None
     assert failing.has_faults(measured(check=measured(fault("b"))))
     assert not failing.has_faults(measured(check=measured()))
 
