@@ -226,3 +226,17 @@ def test_replays_of_real_graphs_are_one_launch_each():
         path = Path(REAL) / "chrome/tracelens/inference" / f"{name}.json.gz"
         (row,) = rows_of(section(path), "graph_launches")
         assert (row["launch_count"], row["op_count"], row["least"], row["most"]) == (1, ops, ops, ops)  # fmt: skip
+
+
+def test_a_launch_that_is_the_first_row_of_the_host_is_named(tmp_path):
+    (row,) = rows_of(section(write(tmp_path / "rank0.json", launched("k", 0, 20, 5, 1))), "launched_by_call")
+    assert (row["call"], row["dur_ns"]) == ("cudaLaunchKernel", 5_000)
+
+
+def test_graphs_whose_work_was_not_seen_replay_nothing(tmp_path):
+    """Two launches of a graph without work; another call and an op of that name are no launches of graphs."""
+    rows = [launch(number, 90 + number, name="cudaGraphLaunch") for number in (2, 4)]
+    rows += [op("cudaGraphLaunch", 10, 2), *launched("k", 20, 40, 5, 1)]
+    found = measure(tracekit.load(write(tmp_path / "rank0.json", rows)))["graph_launches"]
+    columns = ("call", "launch_count", "empty_count", "op_count", "least", "most", "dur_ns", "busy_ns")
+    assert [list(found[name]) for name in columns] == [["cudaGraphLaunch"], [2], [2], [0], [0], [0], [0], [0]]
