@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.time.attribution import measure
+from tracekit.analyses.time.attribution import _list_attribution_caveats, measure
 from tracekit.analyses.time.gpu_time import breakdown
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.process.calls.launches import find_launches as launches_of
 
@@ -240,3 +241,39 @@ def test_graphs_whose_work_was_not_seen_replay_nothing(tmp_path):
     found = measure(tracekit.load(write(tmp_path / "rank0.json", rows)))["graph_launches"]
     columns = ("call", "launch_count", "empty_count", "op_count", "least", "most", "dur_ns", "busy_ns")
     assert [list(found[name]) for name in columns] == [["cudaGraphLaunch"], [2], [2], [0], [0], [0], [0], [0]]
+
+
+def test_replays_are_apart_by_stage_and_have_no_work_of_other_calls(tmp_path):
+    """One op of 3 before any stage, two of 2 in gen, one of 4 and three of 1 in the update; 50 of another call."""
+    rows = [launch(0, 1, name="cudaGraphLaunch"), kernel("a", 200, 3, 1)]
+    rows += [annotation("gen", 10, 40), launch(20, 2, name="cudaGraphLaunch")]
+    rows += [kernel("a", 210 + 5 * i, 2, 2) for i in range(2)]
+    rows += [annotation("actor_update", 60, 50), launch(70, 3, name="cudaGraphLaunch"), kernel("a", 230, 4, 3)]
+    rows += [launch(80, 4, name="cudaGraphLaunch"), *(kernel("a", 240 + 5 * i, 1, 4) for i in range(3))]
+    rows += launched("other", 90, 300, 50, 9)
+    found = measure(tracekit.load(write(tmp_path / "rank0.json", rows)))["graph_launches"]
+    columns = ("launch_count", "empty_count", "op_count", "least", "most", "dur_ns", "busy_ns")
+    shown = {stage: [int(found[name][row]) for name in columns] for row, stage in enumerate(found["stage"])}
+    assert shown == {
+        None: [1, 0, 1, 1, 1, 3_000, 3_000], "gen": [1, 0, 2, 2, 2, 4_000, 4_000],
+        "actor_update": [2, 0, 4, 1, 3, 7_000, 7_000],
+    }  # fmt: skip
+
+
+BEFORE = "launched before the recording began, so in no step or stage"
+UNLINKED = "GPU work without a recorded launch is placed in steps and stages"
+
+
+@pytest.mark.parametrize(
+    ("placed", "caveats"),
+    [
+        ([], ()),
+        ([("before", 1, 9)], (f"{BEFORE}: 9 ns (1 device op)",)),
+        (
+            [("time", 2, 9), ("annotation", 1, 5), ("time", 1, 1)],
+            (f"{UNLINKED} by GPU annotation: 5 ns (1 device op); by time: 10 ns (3 device ops)",),
+        ),
+    ],
+)
+def test_how_work_without_a_launch_is_placed_is_said(placed, caveats):
+    assert _list_attribution_caveats(from_rows(("placed", "count", "dur_ns"), placed)) == caveats
