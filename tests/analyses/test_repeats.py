@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tracekit.analyses.time import repeats
 from tracekit.job.steps.metric_samples import MetricSamples
 from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.model.report import Report
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline import run as pipeline
 from tracekit.render import render
 
@@ -199,3 +201,21 @@ def test_real_profiles(name):
             if "least" in row:
                 assert row["least"] <= row["mean"] <= row["most"]
     assert render(Report("x", "0", sections=(section,)), "md")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ranks"), [([4, 4], 4), ([4, None], 4), ([2, 4], None), ([0], None), ([None], None), ([], None)]
+)
+def test_ranks_are_counted_where_all_processes_agree(recorded, ranks):
+    captures = from_rows(("world_size",), [(size,) for size in recorded])
+    assert repeats._find_common_world_size(SimpleNamespace(frame=lambda _: captures)) == ranks
+
+
+def test_one_value_has_no_spread_and_values_that_are_always_0_no_row():
+    key = ("gpu_busy", None, None)
+    runs = {key: [[6.0]], ("gpu_idle", None, None): [[0.0, 0.0]], STEP: [[8.0, 4.0, 6.0]]}
+    found = repeats._list_metric_estimates({key: samples_of(key, values) for key, values in runs.items()})
+    shown = list(found.sort("name").rows("name", "mean", "sd", "spread", "least", "most"))
+    assert [tuple(row.values()) for row in shown] == [
+        ("gpu_busy", 6.0, None, None, 6.0, 6.0), ("step_time", 6.0, 2.0, pytest.approx(1 / 3), 4.0, 8.0),
+    ]  # fmt: skip
