@@ -263,7 +263,7 @@ def mixed(steps):
         rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 11_000, 2_000, 64_000)]
         rows += [memcpy("Memcpy DtoH (Device -> Pageable)", at + 92_000, 5_000, 8 * MIB)]
         rows += [memcpy("Memcpy DtoH (Device -> Pageable)", at + 97_000, 1_000, 64_000)]
-        rows += [memcpy(HTOD, at + 98_000, 500, MIB)]
+        rows += [memcpy(HTOD, at + 98_000, 500, MIB), memcpy("Memcpy HtoD (Pinned -> Array)", at + 99_000, 900, MIB)]
     return rows
 
 

@@ -456,8 +456,10 @@ def test_the_range_of_walls_is_that_of_several_steps(tmp_path):
     rows = [step(1, 0, 500), step(2, 500, 140), step(3, 640, 90)]
     rows += [row for at in (0, 500, 640) for row in launched("k", at + 5, at + 10, 20, at + 1)]
     report = report_on(tmp_path, {"rank0.json": rows})
-    (wall,) = [metric for metric in report.headline if metric.name == "step_wall"]
-    assert (wall.value, wall.low, wall.high) == (115_000, 90_000, 140_000)
+    section = next(s for s in report.sections if s.id == "steps")
+    wall, count = section.metrics
+    assert (wall.name, wall.value, wall.low, wall.high) == ("step_wall", 115_000, 90_000, 140_000)
+    assert (count.name, count.value) == ("steps", 2)
     assert column(report, "steps", "left_out") == ["the first after the profiler began", None, None]
 
 
