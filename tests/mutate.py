@@ -92,6 +92,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "tracekit/model/tables/keys.py": ("tests/model/test_grouping.py", "tracekit/model/tables/keys.py"),
     "tracekit/job/collectives/matching.py": ("tests/job/test_matching.py",),
     "tracekit/job/stragglers/detection.py": (
+        "tests/job/test_lateness.py",
         "tests/analyses/test_stragglers.py",
         "tests/analyses/test_late_causes.py",
         "tests/analyses/test_two_late_ranks.py",
