@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from rules.firing import Document
 from rules.traces_matmuls import A100, attention, micro_batches, on_units, shaped, sized, update
 
 import tracekit
+from tracekit.analyses.ops import matmuls
 from tracekit.analyses.ops.matmuls import _estimate_loss, measure
-from tracekit.model.tables.frame import Frame, texts
+from tracekit.model.tables.frame import Frame, from_rows, texts
 
 QUESTIONS = ("forward-batches", "matmuls", "modules", "operators", "shapes", "unfused")
 
@@ -487,3 +489,42 @@ def test_unaligned_products_lose_what_aligned_ones_of_their_type_would_save(
     sized_products = Frame.from_columns({**columns, "is_unaligned": np.array(is_unaligned)})
     loss = _estimate_loss(sized_products, busy_ns, {"most_gain": 4, "assumed_gain": 2})
     assert (loss.ns, loss.compared_ns, loss.busy_ns) == (lost_ns, compared_ns, busy_ns)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "words"),
+    [([80, 90], "run them in bf16"), ([70, 75], "cores of these GPUs"), ([70, 80], "cores of some of these GPUs")],
+)
+def test_a_type_is_advised_that_all_gpus_multiply(capabilities, words):
+    assert words in matmuls._advise_type(capabilities)
+
+
+NO_CORES, NO_SHAPES = "the GPUs have no tensor cores", "input shapes were not recorded, and no kernel's name tells"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "rows", "has_products", "reasons"),
+    [
+        ([60, 60], [(0, "gemm")], True, {NO_CORES}), ([60, 70], [(0, "gemm")], True, set()),
+        ([70], [(0, "gemm")], False, {NO_SHAPES}), ([70], [(0, "unaligned")], False, set()),
+        ([70], [(None, "other")], True, {"no GPU activity was recorded"}), ([70], [(None, "gemm")], True, set()),
+        ([], [(0, "gemm")], True, {"compute capability was not recorded"}),
+    ],
+)  # fmt: skip
+def test_why_no_run_is_judged_is_said(monkeypatch, capabilities, rows, has_products, reasons):
+    monkeypatch.setattr(matmuls, "_list_capabilities", lambda _: capabilities)
+    classes = from_rows(("device", "class"), rows)
+    measured = SimpleNamespace(frame=lambda _: classes, has=lambda _: has_products)
+    found = list(matmuls._list_matmul_abstentions(measured))
+    assert {verdict.reason for verdict in found} == reasons
+    rules_of = {verdict.rule for verdict in found}
+    assert rules_of == (
+        {"unaligned-gemm"} if reasons == {NO_SHAPES} else set(matmuls.ANALYSIS.rules) if reasons else set()
+    )
+
+
+def test_sums_of_flops_are_exact_and_missing_where_they_might_not_fit():
+    group, flops = np.array([0, 0, 1, 2]), np.array([2**61, 2**61, 5, 2**61 + 1])
+    sums = matmuls._sum_exact_flops(group, flops, 3)
+    assert sums.missing.tolist() == [True, False, False]
+    assert sums.values[1:].tolist() == [5, 2**61 + 1]

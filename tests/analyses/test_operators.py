@@ -254,3 +254,11 @@ def test_rows_without_a_name_are_a_group_and_rows_left_out_are_none():
     assert (present.tolist(), slot.tolist()) == ([0, 1, 3], [0, 1, 2, -1])
     present, slot = _number_kinds_and_names(np.ones(4, np.bool_), kinds, names)
     assert (present.tolist(), slot.tolist()) == ([0, 1, 3], [0, 1, 2, 1])
+
+
+@pytest.mark.parametrize("count", [126, 127, 128, 129])
+def test_as_many_names_as_a_byte_has_numbers_are_apart(count):
+    names = Coded(np.arange(count).astype(np.int16), tuple(f"op{number}" for number in range(count)))
+    kinds = Coded(np.zeros(count, np.int8), ("op",))
+    present, slot = _number_kinds_and_names(np.ones(count, np.bool_), kinds, names)
+    assert (present.tolist(), slot.tolist()) == (list(range(1, count + 1)), list(range(count)))

@@ -169,6 +169,7 @@ def test_with_a_gpu_operators_come_by_the_gpu_time_of_all_inside_them(tmp_path):
         ("aten::mm", 2, 50_000, 2, 50_000), ("aten::linear", 1, 45_000, 2, 50_000),
     ]  # fmt: skip
     assert [metric.value for metric in found.metrics] == [3]
+    assert found.caveats == ()
 
 
 def test_without_a_gpu_operators_come_by_the_bytes_allocated_inside_them(tmp_path):
@@ -182,6 +183,8 @@ def test_without_a_gpu_operators_come_by_the_bytes_allocated_inside_them(tmp_pat
     columns = ("name", "allocated_total_bytes", "freed_total_bytes")
     assert [tuple(row[name] for name in columns) for row in shown] == [("g", 3_000, 500), ("f", 1_000, 0)]
     assert "device_total_ns" not in shown[0]
+    assert found.caveats == (module.NOT_RECORDED,)
+    assert found.metrics == ()
 
 
 drawn_ops = st.lists(
