@@ -7,7 +7,7 @@ from analyses.in_depth import report_of, rows_of, section
 from chrome_builder import annotation, launched
 from rules.traces_matmuls import BF16, ELEMENTWISE, chain, copied, shaped, update
 
-from tracekit.analyses.ops.unfused import _is_large, _sum_calls
+from tracekit.analyses.ops.unfused import _find_top_ops, _is_large, _sum_calls
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.thresholds import Thresholds
 
@@ -42,6 +42,7 @@ def test_all_but_the_longest_kernel_of_a_chain_is_recoverable(tmp_path):
     )
     assert (found.recoverable_ns, found.severity) == (35_000, "medium")
     assert {m.name: m.value for m in found.evidence} == {"unfused_ratio": 0.035, "calls": 1}
+    assert "chains" in next(m.label for m in found.evidence if m.name == "calls")
 
 
 def test_the_ops_of_the_chains_that_take_longest_are_named(tmp_path):
@@ -130,3 +131,9 @@ def test_work_is_reported_from_its_limit_on_and_a_loss_only_with_copies_of_its_s
     limits = Thresholds({"layout-copies": {"stage_ratio": 0.05}, "unfused-operators": {"stage_ratio": 0.03}})
     assert _is_large(kind, SimpleNamespace(window=window, ratio=ratio), calls, limits) is is_large
     assert _sum_calls(calls, "copy", "size_bytes") == copied + 3 * 99
+
+
+def test_the_ops_of_most_calls_of_the_kind_are_named():
+    rows = [("chain", "neg", 3), ("chain", "exp", 5), ("loss", "log", 9), ("chain", None, 8)]
+    calls = from_rows(("class", "ops", "count"), rows)
+    assert [_find_top_ops(calls, kind) for kind in ("chain", "loss", "attention")] == ["exp", "log", None]

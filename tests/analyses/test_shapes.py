@@ -170,6 +170,12 @@ def test_with_a_gpu_operators_come_by_the_gpu_time_of_all_inside_them(tmp_path):
     ]  # fmt: skip
     assert [metric.value for metric in found.metrics] == [3]
     assert found.caveats == ()
+    shapes = [(row["name"], row["shape"]) for row in rows_of(found, "operators_by_shape")]
+    assert shapes == [("aten::mm", "2×3, 3×5"), ("aten::mm", "4×3, 3×5"), ("aten::linear", "2×3, 5×3")]
+    idle = [*two_shapes(), shaped("aten::idle", 300, 10, [[1]])]
+    shown = section(report_of(tmp_path / "idle", idle), "shapes")
+    assert "aten::idle" not in [row["name"] for row in rows_of(shown, "operators_by_shape")]
+    assert (module.format_shapes(None, 2), module.format_shapes(None, 1)) == ("2 other shapes", "—")
 
 
 def test_without_a_gpu_operators_come_by_the_bytes_allocated_inside_them(tmp_path):

@@ -63,6 +63,21 @@ def test_without_any_metadata_the_name_of_the_kernel_is_all_there_is(tmp_path):
     assert frame[["size_bytes", "group_size", "seq"]].isna().all(axis=None)
 
 
+def test_a_collective_whose_launch_was_not_recorded_has_the_metadata_of_no_call(tmp_path):
+    rows = [
+        op("record_param_comms", 0, 50, **COMMS),
+        op("aten::add", 60, 5),
+        kernel("ncclDevKernel_AllReduce", 20, 10, 404, stream=9),
+    ]
+    row = only(tmp_path, rows)
+    assert (row["group"], row["dtype"]) == ("(default)", None)
+
+
+def test_a_collective_may_be_launched_by_the_first_call_of_all(tmp_path):
+    frame = found(tmp_path, launched("ncclDevKernel_AllReduce", 5, 20, 10, 1, stream=9)).rows.frame()
+    assert frame["issue_ns"].tolist() == [BASE_NS + 5_000]
+
+
 # What encloses the launch
 
 
