@@ -212,3 +212,33 @@ def test_a_probable_straggler_is_one_that_is_late_in_every_step(monkeypatch):
         assert detection._describe_probable_straggler([whole], limit) == (claim, "9 steps would prove it")
         told = detection._describe_probable_straggler([whole], {"false_ratio": 0.2})
         assert told == (claim, "stacks (with_stack=True) or ranges around its work would show the cause")
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_named", "pause_ns"),
+    [
+        ({}, True, 10.0), ({"pause": 9.9}, False, 9.9), ({"goes_on": False}, False, 0.0), ({"cause": None}, False, 0.0),
+        ({"own": False}, False, 0.0), ({"alone": False}, False, 0.0), ({"rare": True}, True, 0.0),
+        ({"rare": True, "own": False}, False, 0.0), ({"slow": True, "alone": False}, True, 0.0),
+        ({"step_ns": None}, False, 10.0),
+    ],
+)  # fmt: skip
+def test_a_set_is_named_where_it_is_no_chance_or_for_a_pause_that_costs_enough(
+    monkeypatch, changed, is_named, pause_ns
+):
+    """The pause costs 10 of 1000, and a hundredth is enough."""
+    case = {"pause": 10.0, "goes_on": True, "cause": SimpleNamespace(kind="pause"), "own": True, "alone": True}
+    case |= {"rare": False, "slow": False, "step_ns": 1000.0, **changed}
+    for name, value in (
+        ("_is_late_by_own_work", "own"),
+        ("_has_slow_clock", "slow"),
+        ("_estimate_pause_cost", "pause"),
+    ):
+        monkeypatch.setattr(detection, name, lambda *_, value=value: case[value])
+    monkeypatch.setattr(detection, "has_no_other_late_member", lambda *_: case["alone"])
+    walls = SimpleNamespace(select_run=lambda _: SimpleNamespace(step_ns=case["step_ns"]))
+    monkeypatch.setattr(detection, "summarize_step_walls", lambda _: walls)
+    late = late_pair([10, 10, 10, 10], cause=case["cause"])
+    limit = {"seen_ratio": 0.01}
+    judged = detection._decide_late_rank_naming(None, late, limit, goes_on=case["goes_on"], rare=case["rare"])
+    assert (judged.is_named, judged.pause_ns) == (is_named, pause_ns)
