@@ -242,3 +242,16 @@ def test_a_set_is_named_where_it_is_no_chance_or_for_a_pause_that_costs_enough(
     limit = {"seen_ratio": 0.01}
     judged = detection._decide_late_rank_naming(None, late, limit, goes_on=case["goes_on"], rare=case["rare"])
     assert (judged.is_named, judged.pause_ns) == (is_named, pause_ns)
+
+
+@pytest.mark.parametrize(("late_ns", "stage"), [([10, 10, 10, 10], "update"), ([11, 10, 10, 10], "")])
+def test_a_stage_is_named_that_has_half_of_the_lateness_of_the_set(late_ns, stage):
+    """5 a member of gen and 15 of the update; another group, another rank and another rank group do not count."""
+    arrivals = from_rows(("group", "rank", "device"), [("g", 1, 0), ("g", 2, 0), ("h", 1, 0), ("g", 0, 0), ("g", 1, 0)])
+    by_stage = np.array([[10, 0], [0, 30], [500, 0], [500, 0], [500, 0]])
+    waited = SimpleNamespace(collectives=arrivals, by_stage=by_stage, stages=("gen", "update"))
+    late = late_pair(late_ns, group="g")
+    late.rank_group.has_rows = lambda _: np.array([1, 1, 1, 1, 0], np.bool_)
+    assert detection._find_stage_of_lateness(waited, late) == stage
+    waited.by_stage = by_stage[:, :0]
+    assert detection._find_stage_of_lateness(waited, late) == ""
