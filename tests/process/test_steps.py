@@ -205,3 +205,11 @@ def test_the_busiest_thread_is_that_whose_rows_cover_most_time(chosen, thread):
         np.array([10, 10, 16, 2, 15]),
     )
     assert module._find_busiest_thread(host, np.array(chosen, np.bool_)) == thread
+
+
+def test_an_instant_outside_all_steps_has_no_number(tmp_path):
+    trace = load(tmp_path, [step(5, 0, 10), step(6, 20, 30), op("a", 1, 2)])
+    steps = find_steps_and_stages(trace).step_rows
+    numbers = steps.number_at(steps.ts_ns[0] + 1_000 * np.array([-1, 0, 9, 15, 20, 49, 50]))
+    assert numbers.missing.tolist() == [True, False, False, True, False, False, True]
+    assert numbers.values[~numbers.missing].tolist() == [5, 5, 6, 6]
