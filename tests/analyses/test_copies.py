@@ -253,6 +253,17 @@ def test_a_mebibyte_or_a_hundredth_of_the_step_is_worth_a_finding(tmp_path, size
     assert bool(of_pageable(tmp_path, pageable(size, dur))) is fires
 
 
+def test_the_time_of_small_copies_to_the_device_is_not_worth_a_finding(tmp_path):
+    """500 µs of large ones are half a hundredth of 100 ms; from the device, the 600 µs of small ones would count too."""
+    rows = pageable(MIB - 1, 500)
+    rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 60_000, 600, 64_000) for at in (0, 100_000)]
+    assert of_pageable(tmp_path / "to", rows) == {}
+    from_device = [
+        row | {"name": "Memcpy DtoH (Device -> Pageable)"} if "Pageable" in row["name"] else row for row in rows
+    ]
+    assert list(of_pageable(tmp_path / "from", from_device)) == ["DtoH"]
+
+
 def mixed(steps):
     """Steps of 100 ms, compute from 4 to 90: pageable copies from 0 to 10 and from 92 to 97, the others beside them."""
     rows = []
