@@ -17,6 +17,7 @@ from rules.traces_idle import between_stages, synchronised
 import tracekit
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.time import idle
+from tracekit.job.idle_time.causes import HostPauses
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.tables.slots import CAUSES
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -91,6 +92,23 @@ def test_a_silent_host_is_not_judged_without_host_activity_or_marks(monkeypatch)
         ("a", "no host activity was recorded"),
         ("b", "no stage and no counted step is annotated: a host may be silent by design"),
     ]
+
+
+def test_pauses_cost_what_the_gpus_wait_and_what_other_ranks_wait_for_them(monkeypatch):
+    """100 of silence and 60 of waits over two steps of 1000: 80 of each."""
+    lost = HostPauses(100, 0, 0, [], {})
+    steps = SimpleNamespace(mean=lambda ns: ns / 2, step_ns=1000.0)
+    stand_ins = {
+        "find_host_pauses": {("a", "actor"): lost}, "count_gpu_steps": {("a", "actor"): steps}, "phrase_run": "",
+        "sum_waits_for_pauses": 60, "_select_pause_gaps": from_rows(("cause_ns",), []), "_locate_pauses": [],
+        "describe_host_pauses": ("nothing runs", "advice", ()), "_describe_pausing_steps": "",
+    }  # fmt: skip
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(idle, name, lambda *_, value=value: value)
+    (found,) = idle._find_host_silence(None, load_default_thresholds())
+    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (80, 0.08, "medium")
+    claim = "GPUs wait 50.0 ns of 1.00 µs per step while nothing runs, and 30.0 ns for ranks that pause longer"
+    assert found.claim == claim
 
 
 def test_what_is_not_judged_is_priced_by_the_silence_of_the_steps_of_its_run(monkeypatch):
