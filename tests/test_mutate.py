@@ -28,6 +28,7 @@ def test_every_mutant_is_another_program_of_one_changed_statement():
 
 def test_no_mutant_takes_the_place_of_another_where_one_is_declared(monkeypatch):
     module = "tracekit/model/stats/estimate.py"
+    monkeypatch.setattr(mutate, "declared", dict)
     every = mutate.chosen([module], 1000, 0)
     monkeypatch.setattr(mutate, "declared", lambda: {every[2].key: "for the test"})
     assert mutate.chosen([module], 1000, 0) == [m for m in every if m.key != every[2].key]

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.time.attribution import measure
+from tracekit.analyses.time.attribution import _list_attribution_caveats, measure
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.process.calls.launches import find_launches as launches_of
 
@@ -227,3 +228,53 @@ def test_replays_of_real_graphs_are_one_launch_each():
         path = Path(REAL) / "chrome/tracelens/inference" / f"{name}.json.gz"
         (row,) = rows_of(section(path), "graph_launches")
         assert (row["launch_count"], row["op_count"], row["least"], row["most"]) == (1, ops, ops, ops)  # fmt: skip
+
+
+def test_a_launch_that_is_the_first_row_of_the_host_is_named(tmp_path):
+    (row,) = rows_of(section(write(tmp_path / "rank0.json", launched("k", 0, 20, 5, 1))), "launched_by_call")
+    assert (row["call"], row["dur_ns"]) == ("cudaLaunchKernel", 5_000)
+
+
+def test_graphs_whose_work_was_not_seen_replay_nothing(tmp_path):
+    """Two launches of a graph without work; another call and an op of that name are no launches of graphs."""
+    rows = [launch(number, 90 + number, name="cudaGraphLaunch") for number in (2, 4)]
+    rows += [op("cudaGraphLaunch", 10, 2), *launched("k", 20, 40, 5, 1)]
+    found = measure(tracekit.load(write(tmp_path / "rank0.json", rows)))["graph_launches"]
+    columns = ("call", "launch_count", "empty_count", "op_count", "least", "most", "dur_ns", "busy_ns")
+    assert [list(found[name]) for name in columns] == [["cudaGraphLaunch"], [2], [2], [0], [0], [0], [0], [0]]
+
+
+def test_replays_are_apart_by_stage_and_have_no_work_of_other_calls(tmp_path):
+    """One op of 3 before any stage, two of 2 in gen, one of 4 and three of 1 in the update; 50 of another call."""
+    rows = [launch(0, 1, name="cudaGraphLaunch"), kernel("a", 200, 3, 1)]
+    rows += [annotation("gen", 10, 40), launch(20, 2, name="cudaGraphLaunch")]
+    rows += [kernel("a", 210 + 5 * i, 2, 2) for i in range(2)]
+    rows += [annotation("actor_update", 60, 50), launch(70, 3, name="cudaGraphLaunch"), kernel("a", 230, 4, 3)]
+    rows += [launch(80, 4, name="cudaGraphLaunch"), *(kernel("a", 240 + 5 * i, 1, 4) for i in range(3))]
+    rows += launched("other", 90, 300, 50, 9)
+    found = measure(tracekit.load(write(tmp_path / "rank0.json", rows)))["graph_launches"]
+    columns = ("launch_count", "empty_count", "op_count", "least", "most", "dur_ns", "busy_ns")
+    shown = {stage: [int(found[name][row]) for name in columns] for row, stage in enumerate(found["stage"])}
+    assert shown == {
+        None: [1, 0, 1, 1, 1, 3_000, 3_000], "gen": [1, 0, 2, 2, 2, 4_000, 4_000],
+        "actor_update": [2, 0, 4, 1, 3, 7_000, 7_000],
+    }  # fmt: skip
+
+
+BEFORE = "launched before the recording began, so in no step or stage"
+UNLINKED = "GPU work without a recorded launch is placed in steps and stages"
+
+
+@pytest.mark.parametrize(
+    ("placed", "caveats"),
+    [
+        ([], ()),
+        ([("before", 1, 9)], (f"{BEFORE}: 9 ns (1 device op)",)),
+        (
+            [("time", 2, 9), ("annotation", 1, 5), ("time", 1, 1)],
+            (f"{UNLINKED} by GPU annotation: 5 ns (1 device op); by time: 10 ns (3 device ops)",),
+        ),
+    ],
+)
+def test_how_work_without_a_launch_is_placed_is_said(placed, caveats):
+    assert _list_attribution_caveats(from_rows(("placed", "count", "dur_ns"), placed)) == caveats

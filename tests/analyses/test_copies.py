@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from chrome_builder import annotation, kernel, memcpy, memset, op, write
+from chrome_builder import annotation, kernel, launched, memcpy, memset, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import frame_of
@@ -227,3 +227,64 @@ def test_the_ranks_are_named_where_at_most_half_have_nearly_all_pageable_copies(
     report = analyze_uncached(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
     (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
     assert [place.rank for place in found.places if place.rank is not None] == named
+
+
+def of_pageable(tmp_path, rows):
+    """What R08 reports: (claim, saving in ns, evidence) by direction."""
+    report = analyze_uncached(
+        write(tmp_path / "rank0.json", rows), Options(jobs=1, questions=("copies", "transfers"))
+    ).report
+    found = [finding for finding in report.findings if finding.rule == "pageable-copies"]
+    return {
+        finding.places[0].name.split()[0]: (
+            finding.claim,
+            finding.recoverable_ns,
+            {metric.name: metric.value for metric in finding.evidence},
+        )
+        for finding in found
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "dur", "fires"),
+    [(MIB, 500, True), (MIB - 1, 999, False), (MIB - 1, 1_000, True), (MIB + 1, 999, True)],
+)  # fmt: skip
+def test_a_mebibyte_or_a_hundredth_of_the_step_is_worth_a_finding(tmp_path, size, dur, fires):
+    assert bool(of_pageable(tmp_path, pageable(size, dur))) is fires
+
+
+def test_the_time_of_small_copies_to_the_device_is_not_worth_a_finding(tmp_path):
+    """500 µs of large ones are half a hundredth of 100 ms; from the device, the 600 µs of small ones would count too."""
+    rows = pageable(MIB - 1, 500)
+    rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 60_000, 600, 64_000) for at in (0, 100_000)]
+    assert of_pageable(tmp_path / "to", rows) == {}
+    from_device = [
+        row | {"name": "Memcpy DtoH (Device -> Pageable)"} if "Pageable" in row["name"] else row for row in rows
+    ]
+    assert list(of_pageable(tmp_path / "from", from_device)) == ["DtoH"]
+
+
+def mixed(steps):
+    """Steps of 100 ms, compute from 4 to 90: pageable copies from 0 to 10 and from 92 to 97, the others beside them."""
+    rows = []
+    for number in range(steps):
+        at = number * 100_000
+        rows += [step(number, at, 100_000), *launched("gemm", at, at + 4_000, 86_000, number + 1)]
+        rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at, 10_000, 16 * MIB)]
+        rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 11_000, 2_000, 64_000)]
+        rows += [memcpy("Memcpy DtoH (Device -> Pageable)", at + 92_000, 5_000, 8 * MIB)]
+        rows += [memcpy("Memcpy DtoH (Device -> Pageable)", at + 97_000, 1_000, 64_000)]
+        rows += [memcpy(HTOD, at + 98_000, 500, MIB), memcpy("Memcpy HtoD (Pinned -> Array)", at + 99_000, 900, MIB)]
+    return rows
+
+
+def test_only_the_exposed_time_of_large_pageable_copies_can_be_saved(tmp_path):
+    """To the device, 4 of 10 ms are exposed; from it, all 5. Small copies count where the driver waits for them: from it."""
+    found = of_pageable(tmp_path, mixed(3))
+    claim, saving, evidence = found["HtoD"]
+    assert (claim, saving) == ("3 copies HtoD use pageable host memory", 4_000_000)
+    assert (evidence["pageable_bytes"], evidence["pinned_gb_per_s"]) == (16 * MIB, MIB / 500_000)
+    assert evidence["gb_per_s"] == pytest.approx((16 * MIB + 64_000) / 12_000_000)
+    claim, saving, evidence = found["DtoH"]
+    assert (claim, saving) == ("6 copies DtoH use pageable host memory", 5_000_000)
+    assert (evidence["pageable_bytes"], evidence["pinned_gb_per_s"]) == (8 * MIB + 64_000, None)

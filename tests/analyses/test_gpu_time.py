@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.time.gpu_time import breakdown, measure
+from tracekit.analyses.time import gpu_time
+from tracekit.analyses.time.gpu_time import (
+    IdleStage,
+    _describe_busy_stages,
+    _group_idle_stages_by_cause,
+    _is_idle_by_host,
+    breakdown,
+    measure,
+)
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -172,3 +181,66 @@ def test_step_walls_of_real_files_are_the_known_ones(name):
 
 def test_host_ops_alone_are_no_gpu_time(tmp_path):
     assert measure(load(tmp_path, [op("a", 0, 5)])) == {}
+
+
+def idle_stage(name, window_ns, idle_ns, **told):
+    """A stage of so many ns, idle for so many, of which other rules claim these."""
+    gpu_time = {"window_ns": window_ns, "idle_ns": idle_ns, "busy_ratio": (window_ns - idle_ns) / window_ns}
+    return IdleStage(SimpleNamespace(name=name, gpu_time=gpu_time), told)
+
+
+def test_idle_time_that_other_findings_claim_is_accounted_for():
+    alone = idle_stage("gen", 200, 120)
+    assert (alone.left_ns, alone.accounted) == (120, 0.4)
+    beside = idle_stage("gen", 200, 120, launches=30, syncs=40)
+    assert (beside.left_ns, beside.accounted) == (50, 0.75)
+    beyond = idle_stage("gen", 200, 120, launches=80, syncs=60)
+    assert (beyond.left_ns, beyond.accounted) == (0, 1.0)
+
+
+def test_up_to_four_idle_stages_are_named_and_the_first_three_of_more():
+    stages = [idle_stage(f"s{number} of run a", 100, 10 * number) for number in (9, 8, 7, 6, 5)]
+    assert _describe_busy_stages(stages[:1], " of run a") == "GPUs are busy 10 % of s9 of run a"
+    assert _describe_busy_stages(stages[:2], " of run a") == "GPUs are busy 10 % of s9 and 20 % of s8 of run a"
+    four = "GPUs are busy 10 % of s9, 20 % of s8, 30 % of s7 and 40 % of s6 of run a"
+    assert _describe_busy_stages(stages[:4], " of run a") == four
+    five = "GPUs are busy 10 % of s9, 20 % of s8, 30 % of s7 and at most 50 % of 2 other stages of run a"
+    assert _describe_busy_stages(stages, " of run a") == five
+
+
+@pytest.mark.parametrize(
+    ("holder", "idle_ns", "after_ns", "is_by_host"),
+    [
+        ("function", 600, 100, True), ("function", 600, 101, False), ("function", 499, 0, False),
+        ("op", 500, 0, True), ("nothing", 900, 0, False), ("device", 900, 0, False), (None, 900, 0, False),
+    ],
+)  # fmt: skip
+def test_a_place_of_the_host_explains_a_capture_with_half_its_idle_time(
+    monkeypatch, holder, idle_ns, after_ns, is_by_host
+):
+    """1000 ns are idle; those after the last work are not the place's."""
+    culprit = None if holder is None else SimpleNamespace(holder=holder, idle_ns=idle_ns)
+    monkeypatch.setattr(gpu_time, "_find_idle_culprit", lambda *_: culprit)
+    monkeypatch.setattr(gpu_time, "sum_judged_idle_by_cause", lambda _: {("run", None, None, "after_last"): after_ns})
+    window = SimpleNamespace(key=("run", None, None), gpu_time={"idle_ns": 1000})
+    assert _is_idle_by_host(None, window) is is_by_host
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_stages_of_one_owner_that_one_place_keeps_idle_are_a_group_the_most_idle_first(monkeypatch, is_recorded):
+    """Without records of who was busy, each stage is a group of its own."""
+    places = {"gen": "load", "ref": "load", "update": None, "other": "load"}
+
+    def find_culprit(_, window):
+        place = places[window.key]
+        return None if place is None else SimpleNamespace(holder="op", place=place)
+
+    monkeypatch.setattr(gpu_time, "find_culprit_of_window", find_culprit)
+    stages = [
+        IdleStage(SimpleNamespace(key=key, owner=(owner,), gpu_time={"idle_ns": idle_ns}), {})
+        for key, owner, idle_ns in (("gen", "a", 10), ("update", "a", 50), ("ref", "a", 30), ("other", "b", 5))
+    ]
+    groups = _group_idle_stages_by_cause(SimpleNamespace(has=lambda *_: is_recorded), stages)
+    named = [[stage.window.key for stage in group] for group in groups]
+    alone = [["gen"], ["update"], ["ref"], ["other"]]
+    assert named == ([["ref", "gen"], ["update"], ["other"]] if is_recorded else alone)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -15,6 +16,9 @@ from rules.traces_idle import between_stages, synchronised
 
 import tracekit
 from tracekit.analyses import load_default_thresholds
+from tracekit.analyses.time import idle
+from tracekit.job.idle_time.causes import HostPauses
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.tables.slots import CAUSES
 from tracekit.pipeline.run import Options, analyze_uncached
 
@@ -58,6 +62,69 @@ def test_the_wait_for_the_host_is_a_metric_per_step_and_stage(tmp_path):
     mine = values[values["name"] == "host_wait"]
     assert mine[["step", "value"]].to_numpy().tolist() == [[1, 30_000], [1, 30_000]]
     assert mine["stage"].isna().tolist() == [True, False]
+
+
+def test_the_longest_gaps_are_shown_and_all_of_them_counted(tmp_path, monkeypatch):
+    """Gaps of 10, 20, 30 and 40; the source keeps three, and two are shown."""
+    monkeypatch.setattr("tracekit.process.idle_time.tables.MAX_GAPS", 3)
+    monkeypatch.setattr(idle, "SHOWN_GAPS", 2)
+    rows = [op("aten::sort", 0, 150)]
+    for number, at in enumerate((0, 20, 50, 90, 140), 1):
+        rows += launched("gemm", at, at, 10, number)
+    shown = section(write(tmp_path / "rank0.json", rows), "idle")
+    (gaps,) = [sheet for sheet in shown.sheets if sheet.name == "idle_gaps"]
+    assert gaps.caption.startswith("The longest of 4 gaps;")
+    assert (len(gaps.rows), gaps.omitted) == (2, 1)
+    assert [(row["at_ns"], row["dur_ns"]) for row in rows_of(shown, "idle_gaps")] == [
+        (100_000, 40_000),
+        (60_000, 30_000),
+    ]
+
+
+def test_a_silent_host_is_not_judged_without_host_activity_or_marks(monkeypatch):
+    """Runs of a device with no host, with no marks, and with both; and a run of a host alone."""
+    rows = [("a", 5, 0), ("b", 5, 2), ("b", 5, 1), ("c", 5, 3), ("d", 0, 9), (None, 5, 0)]
+    captures = from_rows(("run", "device_op_count", "host_op_count"), rows)
+    windows = [SimpleNamespace(run="b", origin="file"), SimpleNamespace(run="c", origin="stage")]
+    monkeypatch.setattr(idle, "list_stage_windows", lambda _: windows)
+    monkeypatch.setattr(idle, "_price_silence_abstention", lambda _, run, why: (run, why))
+    assert idle._list_host_silence_abstentions(SimpleNamespace(frame=lambda _: captures)) == [
+        ("a", "no host activity was recorded"),
+        ("b", "no stage and no counted step is annotated: a host may be silent by design"),
+    ]
+
+
+def test_pauses_cost_what_the_gpus_wait_and_what_other_ranks_wait_for_them(monkeypatch):
+    """100 of silence and 60 of waits over two steps of 1000: 80 of each."""
+    lost = HostPauses(100, 0, 0, [], {})
+    steps = SimpleNamespace(mean=lambda ns: ns / 2, step_ns=1000.0)
+    stand_ins = {
+        "find_host_pauses": {("a", "actor"): lost}, "count_gpu_steps": {("a", "actor"): steps}, "phrase_run": "",
+        "sum_waits_for_pauses": 60, "_select_pause_gaps": from_rows(("cause_ns",), []), "_locate_pauses": [],
+        "describe_host_pauses": ("nothing runs", "advice", ()), "_describe_pausing_steps": "",
+    }  # fmt: skip
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(idle, name, lambda *_, value=value: value)
+    (found,) = idle._find_host_silence(None, load_default_thresholds())
+    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (80, 0.08, "medium")
+    claim = "GPUs wait 50.0 ns of 1.00 µs per step while nothing runs, and 30.0 ns for ranks that pause longer"
+    assert found.claim == claim
+
+
+def test_what_is_not_judged_is_priced_by_the_silence_of_the_steps_of_its_run(monkeypatch):
+    rows = [
+        ("a", "step", "host_silent", 300), ("a", "step", "host_silent", 100), ("a", "step", "host_op", 7),
+        ("a", "stage", "host_silent", 300), ("b", "step", "host_silent", 50),
+    ]  # fmt: skip
+    table = from_rows(("run", "window", "cause", "idle_ns"), rows)
+    table = table.with_columns(idle_ns=table.integers("idle_ns"))
+    steps = SimpleNamespace(count=2, step_ns=1000.0)
+    owners = {("a", "actor"): steps, ("a", "ref"): steps, ("b", "a"): SimpleNamespace(count=5, step_ns=500.0)}
+    monkeypatch.setattr(idle, "list_undamaged_rows", lambda *_: table)
+    monkeypatch.setattr(idle, "count_gpu_steps", lambda _: owners)
+    monkeypatch.setattr(idle, "make_run_heading", lambda _: ("a heading",))
+    verdict = idle._price_silence_abstention(None, "a", "why")
+    assert (verdict.reason, verdict.run, verdict.price_ns, verdict.price_ratio) == ("why", "a", 100, 0.1)
 
 
 def test_without_a_device_nothing_is_said_of_gpus(tmp_path):

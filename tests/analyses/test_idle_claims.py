@@ -269,3 +269,21 @@ def test_no_idle_time_is_claimed_twice(tmp_path_factory, works):
     for key, parts in told.items():
         assert sum(parts.values()) <= idle[key[2]]
         assert all(part > 0 for part in parts.values())
+
+
+def test_gaps_of_a_launch_bound_stage_are_no_pauses_of_the_host(tmp_path):
+    """Kernels of 17, nine gaps of 3; the host is in no op for 2 of each. That is 9 % of a busy stage, and R03 counts it."""
+    rows = [step(1, 0, 197), annotation("gen", 0, 197)]
+    for number in range(10):
+        rows += launched("small", max(20 * number - 1, 0), 20 * number, 17, number + 1)
+    found = report(tmp_path, rows)
+    assert [(f.rule, f.recoverable_ns) for f in found.findings] == [("launch-bound", 27_000)]
+
+
+@pytest.mark.parametrize(("stage", "fires"), [(2620, False), (2621, True)])
+def test_a_stage_is_explained_from_the_share_on_that_makes_it_busy(tmp_path, stage, fires):
+    """21 kernels of 96 and 20 claimed gaps of 4: 2096 are 80 % of 2620. The rest is idle after the last kernel."""
+    found = report(tmp_path, synchronised(idle=4, stage=stage))
+    assert (R01 in {finding.rule for finding in found.findings}) is fires
+    reason = "GPUs are busy 77 % of update_actor: explained by host-sync-stalls (3.1 %); 20 % are left"
+    assert (answers(found)[0] == ("clear", None, reason)) is not fires

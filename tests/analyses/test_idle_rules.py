@@ -10,7 +10,9 @@ from rules.firing import write_sources
 from rules.idle_report import RULES, answers, evidence, findings, result, rows_of, section
 from rules.traces_idle import between_stages, silent, synchronised
 
+from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.rules import find_rule
+from tracekit.job.idle_time.causes import find_host_pauses, find_pausing_steps
 
 QUESTIONS = ("idle", "launch-queues", "stage-edges", "syncs")
 
@@ -264,3 +266,29 @@ def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_pa
     assert waited == pytest.approx(8_000_000, rel=0.01)
     assert found.recoverable_ns == pytest.approx(truth["all_faults_ns"], rel=0.02)
     assert {place.stage for place in found.places} == {"update_actor", "old_log_prob"}  # where the gaps begin
+
+
+@pytest.mark.parametrize(
+    ("pauses_ms", "steps"),
+    [
+        ([500, 0, 0, 0, 0], {1}),
+        # Those of at least half the longest: two of five are few, two of four are not.
+        ([0, 500, 0, 250, 0], {2, 4}), ([0, 500, 249, 0, 0], set()),
+        ([500, 400, 0, 0], set()), ([400, 500, 300, 0, 0], set()),
+        # 500 of 550 are nearly all, of 560 they are not.
+        ([0, 0, 500, 30, 20], {3}), ([0, 0, 500, 40, 20], set()),
+    ],
+)  # fmt: skip
+def test_steps_that_pause_are_few_and_have_nearly_all_of_the_pauses(tmp_path, pauses_ms, steps):
+    """Steps of 2 s, each with one pause in its middle and 100 ms of idle time after a call at its end."""
+    rows, whole = [], 2_000_000
+    for index, pause in enumerate(pauses_ms):
+        half, rest = index * whole + 1_000_000, 900_000 - pause * 1000
+        rows += [step(index + 1, index * whole, whole), annotation("update_actor", index * whole, whole)]
+        rows += launched("gemm", index * whole, index * whole, 1_000_000, 2 * index + 1)
+        rows += launched("gemm", half + pause * 1000, half + pause * 1000, rest, 2 * index + 2)
+        rows += [op("aten::add", (index + 1) * whole - 100_000, 100_000)]
+    measured = result(write(tmp_path / "rank0.json", rows)).measurements
+    ((owner, pauses),) = find_host_pauses(measured, load_default_thresholds()).items()
+    assert pauses.total_ns == sum(pauses_ms) * 1_000_000
+    assert find_pausing_steps(measured, owner, pauses) == steps

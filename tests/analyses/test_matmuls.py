@@ -5,12 +5,19 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from analyses.in_depth import report_of, result_of, rows_of, section, text_of, verdicts
-from chrome_builder import BACKWARD, annotation, launched, op, step
+from chrome_builder import BACKWARD, annotation, launched, op, step, write
 from rules.firing import Document
 from rules.traces_matmuls import A100, attention, micro_batches, on_units, shaped, sized, update
+
+import tracekit
+from tracekit.analyses.ops import matmuls
+from tracekit.analyses.ops.matmuls import _estimate_loss, measure
+from tracekit.model.tables.frame import Frame, from_rows, texts
 
 QUESTIONS = ("forward-batches", "matmuls", "modules", "operators", "shapes", "unfused")
 
@@ -442,3 +449,82 @@ def test_runs_on_hosts_alone_name_no_gpu():
     report = result_of(path, ("shapes", "matmuls", "unfused", "forward-batches", "modules")).report
     assert "GPU" not in text_of(report)
     assert rows_of(section(report, "matmuls"), "flop_rates")
+
+
+def test_beyond_the_cap_the_products_of_a_stage_are_one_row(tmp_path, monkeypatch):
+    """2·m·16·32 FLOPs each: the two of most are rows of their own."""
+    monkeypatch.setattr("tracekit.analyses.ops.matmuls.MAX_PRODUCTS", 2)
+    rows = [step(1, 0, 1000), annotation("ref", 0, 270), annotation("actor_update", 270, 700)]
+    rows += products(*((m, 16, 32, 2) for m in (8, 16, 64, 24, 32)))
+    found = measure(tracekit.load(write(tmp_path / "rank0.json", rows)))["matrix_products"]
+    found = Frame.from_columns({name: np.asarray(c, object) if isinstance(c, list) else c for name, c in found.items()})
+    shown = [tuple(row.values()) for row in found.rows("stage", "m", "shape_count", "count", "flop_count")]
+    assert sorted(shown, key=str) == [
+        ("actor_update", 32, 1, 1, 32_768), ("actor_update", 64, 1, 1, 65_536),
+        ("actor_update", None, 1, 1, 24_576), ("ref", None, 2, 2, 24_576),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("products_of_type", "busy_ns", "lost_ns", "compared_ns"),
+    [
+        # Aligned ones make 10 FLOPs a ns. 200 in 40 take 20 too long; 100 in 100 take 90 too long, of which 75 count.
+        ([("half", 100, 1000, False), ("half", 40, 200, True), ("half", 100, 100, True)], 140, 95, 140),
+        # 60 more that nothing is known of would take half.
+        ([("half", 100, 1000, False), ("half", 40, 200, True)], 100, 20 + 30, 40),
+        # Faster than the aligned ones: nothing is lost, and the other type does not help.
+        ([("half", 100, 1000, False), ("half", 10, 200, True), ("float", 50, 50, True)], 60, 25, 10),
+        # Without an aligned one that took time all is assumed.
+        ([("half", 0, 1000, False), ("half", 40, 200, True)], 40, 20, 0),
+        ([("half", 10, 0, False), ("half", 40, 200, True)], 40, 20, 0),
+        # Less time than what was compared leaves no rest.
+        ([("half", 100, 1000, False), ("half", 40, 200, True)], 30, 20, 40),
+    ],
+)  # fmt: skip
+def test_unaligned_products_lose_what_aligned_ones_of_their_type_would_save(
+    products_of_type, busy_ns, lost_ns, compared_ns
+):
+    type_, time, flops, is_unaligned = zip(*products_of_type, strict=True)
+    columns = {"type": texts(type_), "time": np.array(time, float), "flops": np.array(flops, float)}
+    sized_products = Frame.from_columns({**columns, "is_unaligned": np.array(is_unaligned)})
+    loss = _estimate_loss(sized_products, busy_ns, {"most_gain": 4, "assumed_gain": 2})
+    assert (loss.ns, loss.compared_ns, loss.busy_ns) == (lost_ns, compared_ns, busy_ns)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "words"),
+    [([80, 90], "run them in bf16"), ([70, 75], "cores of these GPUs"), ([70, 80], "cores of some of these GPUs")],
+)
+def test_a_type_is_advised_that_all_gpus_multiply(capabilities, words):
+    assert words in matmuls._advise_type(capabilities)
+
+
+NO_CORES, NO_SHAPES = "the GPUs have no tensor cores", "input shapes were not recorded, and no kernel's name tells"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "rows", "has_products", "reasons"),
+    [
+        ([60, 60], [(0, "gemm")], True, {NO_CORES}), ([60, 70], [(0, "gemm")], True, set()),
+        ([70], [(0, "gemm")], False, {NO_SHAPES}), ([70], [(0, "unaligned")], False, set()),
+        ([70], [(None, "other")], True, {"no GPU activity was recorded"}), ([70], [(None, "gemm")], True, set()),
+        ([], [(0, "gemm")], True, {"compute capability was not recorded"}),
+    ],
+)  # fmt: skip
+def test_why_no_run_is_judged_is_said(monkeypatch, capabilities, rows, has_products, reasons):
+    monkeypatch.setattr(matmuls, "_list_capabilities", lambda _: capabilities)
+    classes = from_rows(("device", "class"), rows)
+    measured = SimpleNamespace(frame=lambda _: classes, has=lambda _: has_products)
+    found = list(matmuls._list_matmul_abstentions(measured))
+    assert {verdict.reason for verdict in found} == reasons
+    rules_of = {verdict.rule for verdict in found}
+    assert rules_of == (
+        {"unaligned-gemm"} if reasons == {NO_SHAPES} else set(matmuls.ANALYSIS.rules) if reasons else set()
+    )
+
+
+def test_sums_of_flops_are_exact_and_missing_where_they_might_not_fit():
+    group, flops = np.array([0, 0, 1, 2]), np.array([2**61, 2**61, 5, 2**61 + 1])
+    sums = matmuls._sum_exact_flops(group, flops, 3)
+    assert sums.missing.tolist() == [True, False, False]
+    assert sums.values[1:].tolist() == [5, 2**61 + 1]

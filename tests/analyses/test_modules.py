@@ -52,6 +52,14 @@ def test_a_module_has_its_own_part_and_that_of_the_modules_it_calls(tmp_path):
     assert found.loc["Linear", columns].tolist() == [2, 2, 50_000, 50_000, 50_000, 50_000, 2]
 
 
+def test_classes_come_by_their_own_time_and_beyond_the_cap_those_of_least_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.analyses.ops.modules.MAX_CLASSES", 2)
+    rows = [call("Small_0", 0, 10), call("Large_0", 20, 30), call("Middle_0", 60, 20), op("aten::mm", 25, 5)]
+    trace = load(tmp_path, rows)
+    assert modules(trace)["self_ns"].to_dict() == {"Large": 30_000, "Middle": 20_000}
+    assert measure(trace)["modules"]["module"].tolist() == ["Large", "Middle"]
+
+
 def test_what_runs_outside_all_modules_is_in_none(tmp_path):
     rows = [*block(), op("aten::mm", 300, 10), *launched("k", 301, 400, 99, 9)]
     assert modules(load(tmp_path, rows))["device_ns"].sum() == 58_000
@@ -73,6 +81,15 @@ def test_annotated_wrappers_are_kept_apart_from_modules(tmp_path):
     found = modules(load(tmp_path, [*rows, *block()]), "range")
     assert found[["instance_count", "count", "total_ns"]].loc["FSDP::pre_forward"].tolist() == [2, 2, 40_000]  # fmt: skip
     assert "Block" not in found.index
+
+
+def test_the_sheet_counts_calls_and_tells_the_share_of_gpu_time_in_modules(tmp_path):
+    """58 of 100 of GPU time."""
+    rows = [*block(), op("aten::mm", 300, 10), *launched("k", 301, 400, 42, 9)]
+    (sheet,) = section(report_of(tmp_path, rows), "modules").sheets
+    assert sheet.name == "modules_python"
+    assert [heading.title for heading in sheet.headings if heading.name == "count"] == ["calls"]
+    assert "58 % of the GPU time was launched in calls of modules." in sheet.caption
 
 
 def test_a_recorded_hierarchy_gives_the_module_of_each_op(tmp_path):

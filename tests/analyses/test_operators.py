@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launch, launched, memory, op, step, write
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.analyses.ops.operators import measure
+from tracekit.analyses.ops.operators import _number_kinds_and_names, measure
 from tracekit.model import sweeps
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Coded
 from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("operators",)
@@ -241,3 +243,22 @@ def test_all_questions_find_the_same_however_many_rows_are_looked_at_at_once(mon
     assert whole.tables.keys() == in_parts.tables.keys()
     for name in whole.tables:
         pd.testing.assert_frame_equal(whole[name], in_parts[name])
+
+
+def test_rows_without_a_name_are_a_group_and_rows_left_out_are_none():
+    kinds, names = (
+        Coded(np.array([0, 0, 1, 0], np.int8), ("op", "range")),
+        Coded(np.array([-1, 0, 0, 0], np.int8), ("mm",)),
+    )
+    present, slot = _number_kinds_and_names(np.array([True, True, True, False]), kinds, names)
+    assert (present.tolist(), slot.tolist()) == ([0, 1, 3], [0, 1, 2, -1])
+    present, slot = _number_kinds_and_names(np.ones(4, np.bool_), kinds, names)
+    assert (present.tolist(), slot.tolist()) == ([0, 1, 3], [0, 1, 2, 1])
+
+
+@pytest.mark.parametrize("count", [126, 127, 128, 129])
+def test_as_many_names_as_a_byte_has_numbers_are_apart(count):
+    names = Coded(np.arange(count).astype(np.int16), tuple(f"op{number}" for number in range(count)))
+    kinds = Coded(np.zeros(count, np.int8), ("op",))
+    present, slot = _number_kinds_and_names(np.ones(count, np.bool_), kinds, names)
+    assert (present.tolist(), slot.tolist()) == (list(range(1, count + 1)), list(range(count)))

@@ -1,9 +1,15 @@
 """Chains of pointwise kernels (R27) and copies into another layout (R37)."""
 
+from types import SimpleNamespace
+
 import pytest
 from analyses.in_depth import report_of, rows_of, section
 from chrome_builder import annotation, launched
 from rules.traces_matmuls import BF16, ELEMENTWISE, chain, copied, shaped, update
+
+from tracekit.analyses.ops.unfused import _find_top_ops, _is_large, _sum_calls
+from tracekit.model.tables.frame import from_rows
+from tracekit.model.thresholds import Thresholds
 
 QUESTIONS = ("unfused",)
 SILU = (("aten::neg", 20), ("aten::exp", 25), ("aten::add", 15))
@@ -36,6 +42,7 @@ def test_all_but_the_longest_kernel_of_a_chain_is_recoverable(tmp_path):
     )
     assert (found.recoverable_ns, found.severity) == (35_000, "medium")
     assert {m.name: m.value for m in found.evidence} == {"unfused_ratio": 0.035, "calls": 1}
+    assert "chains" in next(m.label for m in found.evidence if m.name == "calls")
 
 
 def test_the_ops_of_the_chains_that_take_longest_are_named(tmp_path):
@@ -101,3 +108,32 @@ def test_the_sheet_has_a_line_for_each_kind(tmp_path):
     assert by_kind["chains of pointwise operators"]["busy_ns"] == 35_000
     assert by_kind["copies into another layout"]["busy_ns"] == 50_000
     assert by_kind["copies into another layout"]["ratio"] == pytest.approx(50 / 1050)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ratio", "copied", "is_large"),
+    [
+        ("chain", 0.03, 0, True), ("chain", 0.0299, 0, False), ("chain", None, 0, False),
+        ("layout", 0.0499, 0, False), ("layout", 0.05, 0, True),
+        ("loss", 0.03, 0, False), ("loss", 0.03, 1, True), ("loss", 0.0299, 1, False),
+    ],
+)  # fmt: skip
+def test_work_is_reported_from_its_limit_on_and_a_loss_only_with_copies_of_its_stage(kind, ratio, copied, is_large):
+    names = ("run", "role", "canonical", "class", "size_bytes")
+    calls = from_rows(
+        names,
+        [
+            ("a", "trainer", "update", "copy", copied), ("a", "trainer", "update", "loss", 70),
+            ("a", "trainer", "gen", "copy", 99), ("b", "trainer", "update", "copy", 99), ("a", "ref", "update", "copy", 99),
+        ],
+    )  # fmt: skip
+    window = SimpleNamespace(run="a", role="trainer", canonical="update")
+    limits = Thresholds({"layout-copies": {"stage_ratio": 0.05}, "unfused-operators": {"stage_ratio": 0.03}})
+    assert _is_large(kind, SimpleNamespace(window=window, ratio=ratio), calls, limits) is is_large
+    assert _sum_calls(calls, "copy", "size_bytes") == copied + 3 * 99
+
+
+def test_the_ops_of_most_calls_of_the_kind_are_named():
+    rows = [("chain", "neg", 3), ("chain", "exp", 5), ("loss", "log", 9), ("chain", None, 8)]
+    calls = from_rows(("class", "ops", "count"), rows)
+    assert [_find_top_ops(calls, kind) for kind in ("chain", "loss", "attention")] == ["exp", "log", None]

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tracekit.analyses.time import repeats
 from tracekit.job.steps.metric_samples import MetricSamples
 from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.model.report import Report
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline import run as pipeline
 from tracekit.render import render
 
@@ -62,7 +64,10 @@ def test_runs_are_what_is_repeated_where_there_are_several(tmp_path):
     assert (found["low"], found["high"]) == (0.0, pytest.approx(247_062, abs=1))
     assert found["covers"] == "run-to-run"
     assert section.caveats == ("runs are taken for repeats of one and the same setting",)
-    assert {m.name: m.value for m in section.metrics}["mean_step"] == 120e3
+    mean, spread = section.metrics
+    assert (mean.name, mean.value, mean.low, mean.high) == ("mean_step", 120e3, 0.0, pytest.approx(247_062, abs=1))
+    assert (spread.name, spread.label) == ("step_spread", "standard deviation of runs")
+    assert spread.value == pytest.approx(0.117851, abs=1e-6)
 
 
 def test_steps_are_repeated_where_there_is_one_run(tmp_path):
@@ -71,6 +76,8 @@ def test_steps_are_repeated_where_there_is_one_run(tmp_path):
     assert (found["runs"], found["steps"], found["mean"], found["covers"]) == (1, 4, 100e3, "within-run")
     assert found["sd"] == pytest.approx(np.std([100e3, 104e3, 96e3, 100e3], ddof=1))
     assert section.caveats == ()
+    spread = {m.name: (m.label, m.value) for m in section.metrics}["step_spread"]
+    assert spread == ("standard deviation of steps", pytest.approx(np.sqrt(32 / 3) / 100))
     assert [(row["step"], row["reason"]) for row in rows_of(section, "repeats-left-out")] == [(1, "the first after the profiler began")]  # fmt: skip
 
 
@@ -194,3 +201,21 @@ def test_real_profiles(name):
             if "least" in row:
                 assert row["least"] <= row["mean"] <= row["most"]
     assert render(Report("x", "0", sections=(section,)), "md")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ranks"), [([4, 4], 4), ([4, None], 4), ([2, 4], None), ([0], None), ([None], None), ([], None)]
+)
+def test_ranks_are_counted_where_all_processes_agree(recorded, ranks):
+    captures = from_rows(("world_size",), [(size,) for size in recorded])
+    assert repeats._find_common_world_size(SimpleNamespace(frame=lambda _: captures)) == ranks
+
+
+def test_one_value_has_no_spread_and_values_that_are_always_0_no_row():
+    key = ("gpu_busy", None, None)
+    runs = {key: [[6.0]], ("gpu_idle", None, None): [[0.0, 0.0]], STEP: [[8.0, 4.0, 6.0]]}
+    found = repeats._list_metric_estimates({key: samples_of(key, values) for key, values in runs.items()})
+    shown = list(found.sort("name").rows("name", "mean", "sd", "spread", "least", "most"))
+    assert [tuple(row.values()) for row in shown] == [
+        ("gpu_busy", 6.0, None, None, 6.0, 6.0), ("step_time", 6.0, 2.0, pytest.approx(1 / 3), 4.0, 8.0),
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
 import tracekit
+from tracekit.analyses.time import rl_matrix
 from tracekit.job.driver_log import map_run_driver_logs, parse_timed_stage
 from tracekit.job.frames import list_stage_ranges
 from tracekit.job.stages.matrix import average_stages_by_rank, list_stage_cells, measure_stage_residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import get_canonical_stage
-from tracekit.model.tables.frame import sum_of
+from tracekit.model.tables.frame import from_rows, sum_of
 
 QUESTIONS = ("driver-log", "rl-matrix")
 
@@ -327,3 +329,69 @@ def test_real_gloo_runs_have_the_walls_that_were_timed_without_the_profiler(run)
         typical = float(np.median(list(told.values())))
         assert abs(np.median(off)) <= max(0.01 * typical, 1e6), (stage, np.median(off))
     assert set(average_stages_by_rank(measured).values("rank")) - {None} == {r["rank"] for r in truth["ranks"]}
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("walls", "state"),
+    [
+        ([("stage", 5), ("stage", None)], "not recorded: stages were captured one by one"),
+        ([("stage", None), ("file", None)], "no stage is annotated in the traces"),
+        ([("file", None), ("file", 5)], "step less all stages of all processes"),
+    ],
+)
+def test_how_the_time_outside_stages_is_known_is_said(walls, state):
+    assert rl_matrix._describe_residual_state(from_rows(("origin", "attributed_ns"), walls)) == state
+
+
+@pytest.mark.parametrize(
+    ("stages", "cells", "words"),
+    [
+        (("gen", "gen"), ("measured", "measured"), "in trace"),
+        (("gen", "gen", "gen"), ("log", "measured", "measured"), "2 of 3 in trace; 1 of 3 only in log"),
+        ((rl_matrix.VALIDATION,), ("missing",), "missing (validation, no part of a training step)"),
+        ((rl_matrix.VALIDATION, "gen"), ("missing", "missing"), "missing"),
+    ],
+)
+def test_the_states_of_cells_are_counted_unless_all_are_alike(stages, cells, words):
+    rows_ = from_rows(("canonical", "state"), list(zip(stages, cells, strict=True)))
+    assert rl_matrix._describe_cell_states(rows_) == words
+
+
+def test_the_longest_steps_have_columns_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(rl_matrix, "MAX_COLUMNS", 2)
+    walls = from_rows(("unit", "wall_ns"), [("step 1", 5), ("step 2", 9), ("step 3", 7), ("step 2", 1)])
+    caption = "Host wall of the longest rank."
+    few = rl_matrix._choose_matrix_columns(walls.head(2), walls)
+    assert few == (["step 1", "step 2"], caption)
+    many = rl_matrix._choose_matrix_columns(walls, walls.head(0))
+    assert many == (["step 2", "step 3"], f"{caption} The 2 longest of 3 steps, the longest first.")
+    logged = rl_matrix._choose_matrix_columns(walls.head(0), walls)
+    assert logged == (["step 1", "step 2"], f"{caption} The 2 longest of 3 steps, the longest first.")
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(1, ["rank 1"]), (2, ["rank 0", "rank 1"])])
+def test_the_ranks_with_most_time_have_columns(tmp_path, monkeypatch, columns, shown):
+    monkeypatch.setattr(rl_matrix, "MAX_COLUMNS", columns)
+    for rank in (0, 1):
+        rows_ = [step(1, 0, 100 + 50 * rank), annotation("actor_update", 5, 50 + 50 * rank), op("a", 6, 5)]
+        write(tmp_path / f"rank{rank}.json", rows_, rank=rank, world_size=2)
+    sheets = section(result(tmp_path).report, "rl-matrix").sheets
+    (ranks,) = [sheet for sheet in sheets if sheet.name == "ranks"]
+    assert [heading.title for heading in ranks.headings if heading.title.startswith("rank ")] == shown
+    assert ("The 1 of 2 ranks with most time." in ranks.caption) == (columns == 1)
+
+
+def test_a_period_of_the_log_is_said_where_no_trace_tells_it(monkeypatch):
+    of_log = [
+        SimpleNamespace(canonical=name, sentence=lambda _, name=name: f"{name} in every 5th step")
+        for name in ("validation", "save")
+    ]
+    monkeypatch.setattr(rl_matrix, "list_periodic_stages", lambda _: [SimpleNamespace(run="a", canonical="save")])
+    monkeypatch.setattr(rl_matrix, "map_run_driver_logs", lambda _: {"a": None})
+    monkeypatch.setattr(rl_matrix, "find_logged_periodic_stages", lambda *_: of_log)
+    monkeypatch.setattr(rl_matrix, "describe_periodic_stages", lambda _: "save in every 2nd step.")
+    words = "save in every 2nd step. validation in every 5th step (driver's log)."
+    assert rl_matrix._describe_stage_periods(None) == words

@@ -152,6 +152,47 @@ def test_a_host_alone_has_no_words_about_gpus(tmp_path):
     assert "GPU" not in repr((found.sheets[0].headings, found.caveats, found.metrics))
 
 
+@pytest.mark.parametrize(("calls", "flops"), [(1, 2**61), (2, None)])
+def test_flops_that_might_not_fit_are_unknown(tmp_path, calls, flops):
+    """2 · 2⁶⁰ of each call; a sum from 2⁶² on is not made."""
+    square = [[2**20, 2**20], [2**20, 2**20]]
+    rows = [shaped("aten::mm", 100 * number, 20, square) for number in range(calls)]
+    (found,) = of(tmp_path, rows, "operator_shapes")["flop_count"]
+    assert (None if pd.isna(found) else found) == flops
+
+
+def test_with_a_gpu_operators_come_by_the_gpu_time_of_all_inside_them(tmp_path):
+    found = section(report_of(tmp_path, two_shapes()), "shapes")
+    rows = rows_of(found, "operators_inclusive")
+    columns = ("name", "count", "device_total_ns", "launch_total_count", "total_ns")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("aten::mm", 2, 50_000, 2, 50_000), ("aten::linear", 1, 45_000, 2, 50_000),
+    ]  # fmt: skip
+    assert [metric.value for metric in found.metrics] == [3]
+    assert found.caveats == ()
+    shapes = [(row["name"], row["shape"]) for row in rows_of(found, "operators_by_shape")]
+    assert shapes == [("aten::mm", "2×3, 3×5"), ("aten::mm", "4×3, 3×5"), ("aten::linear", "2×3, 5×3")]
+    idle = [*two_shapes(), shaped("aten::idle", 300, 10, [[1]])]
+    shown = section(report_of(tmp_path / "idle", idle), "shapes")
+    assert "aten::idle" not in [row["name"] for row in rows_of(shown, "operators_by_shape")]
+    assert (module.format_shapes(None, 2), module.format_shapes(None, 1)) == ("2 other shapes", "—")
+
+
+def test_without_a_gpu_operators_come_by_the_bytes_allocated_inside_them(tmp_path):
+    """A memory event without a size counts nowhere, and an op that allocates nothing is not shown."""
+    unsized = memory(28, 7, 3_507)
+    del unsized["args"]["Bytes"]
+    rows = [op("f", 0, 10), memory(5, 1_000, 1_000), op("g", 20, 10), memory(25, 3_000, 4_000)]
+    rows += [memory(27, -500, 3_500), unsized, op("h", 40, 5)]
+    found = section(report_of(tmp_path, rows), "shapes")
+    shown = rows_of(found, "operators_inclusive")
+    columns = ("name", "allocated_total_bytes", "freed_total_bytes")
+    assert [tuple(row[name] for name in columns) for row in shown] == [("g", 3_000, 500), ("f", 1_000, 0)]
+    assert "device_total_ns" not in shown[0]
+    assert found.caveats == (module.NOT_RECORDED,)
+    assert found.metrics == ()
+
+
 drawn_ops = st.lists(
     st.tuples(st.sampled_from("fg"), st.integers(0, 80), st.integers(0, 40), st.integers(1, 3), st.integers(0, 9)),
     min_size=1,

@@ -3,12 +3,16 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
 
 from tracekit import render
+from tracekit.analyses.time import steps
 from tracekit.model.metrics import METRICS
+from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("steps",)
@@ -381,3 +385,94 @@ def test_iterations_and_compilation_are_no_stages(tmp_path, names):
     report = report_on(tmp_path, {"rank0.json": (rows, 0)})
     assert report.overview is None
     assert column(report, "stages", "canonical") == []
+
+
+# R30
+
+
+def variance(tmp_path, *lengths):
+    """What R30 finds, and its verdicts, on marked steps of these µs."""
+    rows, at = [], 0
+    for number, length in enumerate(lengths, 1):
+        rows += [step(number, at, length), op("aten::mm", at, length)]
+        at += length
+    report = report_on(tmp_path, {"rank0.json": rows})
+    section = next(s for s in report.sections if s.id == "steps")
+    verdicts = [(v.answer, v.reason, v.price_ns) for v in section.verdicts if v.rule == "step-variance"]
+    return [finding for finding in report.findings if finding.rule == "step-variance"], verdicts
+
+
+def test_steps_that_differ_are_reported_from_four_on(tmp_path):
+    """100, 110, 100 and 150: median 105, mean 115; 45 + 5 beyond the median are 12.5 a step."""
+    (found,), verdicts = variance(tmp_path / "four", 100, 110, 100, 150)
+    spread = np.sqrt((15**2 + 5**2 + 15**2 + 35**2) / 3)
+    assert verdicts == []
+    assert found.claim == "the longest step takes 1.43 times the median"
+    assert found.caveats == (f"steps vary by {100 * spread / 115:.0f} % (standard deviation over mean)",)
+    evidence = {metric.name: metric.value for metric in found.evidence}
+    assert evidence == {"max_over_median": pytest.approx(150 / 105), "variation": pytest.approx(spread / 115)}
+    assert (found.recoverable_ns, found.places[0].step) == (12_500, 4)
+    assert found.recoverable_ratio == pytest.approx(12.5 / 115)
+    # Of 110, 100 and 150 the median is 110: 40 of three steps.
+    found, verdicts = variance(tmp_path / "three", 110, 100, 150)
+    assert (found, verdicts) == ([], [("insufficient data", "3 of at least 4 steps", 13_333)])
+
+
+LIMITS = {"max_over_median": 1.3, "variation": 0.1, "first_over_median": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("walls", "variation", "reasons"),
+    [
+        ([100, 100, 130], 0.1, []), ([300, 1000, 100], 0.0, ["the longest step takes 10.00 times the median"]),
+        ([100, 131, 100], 0.1, ["the longest step takes 1.31 times the median"]),
+        ([100, 100, 100], 0.11, ["steps vary by 11 % (standard deviation over mean)"]),
+        ([310, 100, 100], 0.0,
+         ["the longest step takes 3.10 times the median", "the first step takes 3.1 times the median: warm-up"]),
+    ],
+)  # fmt: skip
+def test_a_limit_itself_is_no_reason(walls, variation, reasons):
+    assert list(steps._list_variance_reasons(np.array(walls, float), 100.0, variation, LIMITS)) == reasons
+
+
+def test_the_excess_of_steps_is_the_mean_beyond_their_median():
+    def excess(*walls):
+        return steps._compute_excess_over_median(from_rows(("wall_ns",), [(wall,) for wall in walls]))
+
+    assert excess(100, 160, 100) == (20, pytest.approx(1 / 6))
+    assert excess(100, 100) == excess() == (None, None)
+
+
+def test_long_steps_are_named_before_what_the_host_does_in_them():
+    pause = SimpleNamespace(words="the host pauses")
+    numbered = from_rows(("step",), [(3,), (4,), (None,)])
+    assert steps._explain_long_steps(pause, numbered) == ": in steps 3, 4, the host pauses"
+    assert steps._explain_long_steps(pause, numbered.head(1)) == ": in step 3, the host pauses"
+    assert steps._explain_long_steps(pause, from_rows(("step",), [(None,)])) == ": the host pauses"
+    assert steps._explain_long_steps(None, numbered) == ""
+
+
+def test_the_range_of_walls_is_that_of_several_steps(tmp_path):
+    rows = [step(1, 0, 500), step(2, 500, 140), step(3, 640, 90)]
+    rows += [row for at in (0, 500, 640) for row in launched("k", at + 5, at + 10, 20, at + 1)]
+    report = report_on(tmp_path, {"rank0.json": rows})
+    section = next(s for s in report.sections if s.id == "steps")
+    wall, count = section.metrics
+    assert (wall.name, wall.value, wall.low, wall.high) == ("step_wall", 115_000, 90_000, 140_000)
+    assert (count.name, count.value) == ("steps", 2)
+    assert column(report, "steps", "left_out") == ["the first after the profiler began", None, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([("nsys", "1", None)], ["n-th"]), ([("nsys", "1", 7)], ["`step n`"]),
+        ([("nsys", "1", None), ("nsys", "2", 7)], ["n-th", "`step n`"]),
+        ([("nsys", None, 7), ("torch", "1", 7), ("torch", "1", None)], []),
+    ],
+)  # fmt: skip
+def test_what_the_number_of_a_report_counts_is_said_of_nsys_captures(rows, said):
+    measured = SimpleNamespace(frame=lambda _: from_rows(("tool", "part", "step"), rows))
+    caveats = list(steps._caveat_nsys_step_numbers(measured))
+    assert len(caveats) == len(said)
+    assert all(words in caveat for words, caveat in zip(said, caveats, strict=True))

@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,11 @@ from rules.firing import write_sources
 from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_group, turns
 
 from tracekit.analyses import load_default_thresholds, rules
+from tracekit.analyses.ranks import imbalance
 from tracekit.job.frames import summarize_step_walls
 from tracekit.job.rank_groups import compute_medians_of_others, measure_own_work_of_ranks
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits, estimate_wait_savings
-from tracekit.model.tables.frame import sum_of
+from tracekit.model.tables.frame import from_rows, sum_of
 
 QUESTIONS = ("imbalance", "stragglers")
 
@@ -517,3 +519,44 @@ def test_the_median_of_the_others(pairs):
     for k in range(len(pairs)):
         others = np.delete(values, k)[np.delete(group, k) == group[k]]
         assert found[k] == (np.floor(np.median(others)) if len(others) else values[k])
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"), [(0, None), (1, "1 rank was not recorded:"), (3, "3 ranks were not recorded:")]
+)
+def test_ranks_that_were_not_recorded_are_counted_in_a_caveat(monkeypatch, missing, words):
+    monkeypatch.setattr(imbalance, "count_missing_ranks", lambda *_: missing)
+    caveats = imbalance._caveat_unrecorded_ranks(None, None)
+    assert [caveat.startswith(words) for caveat in caveats] == ([] if words is None else [True])
+
+
+@pytest.mark.parametrize(("ratios", "price"), [([0.1, 0.1], 7.0), ([0.1, 0.09], 0.0), ([0.1, None], 7.0)])
+def test_an_imbalance_of_too_few_steps_is_priced_from_its_limit_on(monkeypatch, ratios, price):
+    by_step = from_rows(("imbalance_ratio",), [(ratio,) for ratio in ratios])
+    monkeypatch.setattr(imbalance, "_summarize_rank_imbalance", lambda *_: {"by_step": by_step, "rows": None})
+    monkeypatch.setattr(imbalance, "_compute_balance_gain", lambda *_: 7.0)
+    lack = imbalance._price_unproven_imbalance(None, None, {"imbalance_ratio": 0.1, "min_steps": 3}, "few")
+    assert (lack.reason, lack.price_ns, bool(lack.claim)) == ("few", price, price > 0)
+
+
+@pytest.mark.parametrize(("is_whole", "steps", "constant"), [(True, 5, 0.8), (False, 3, 2 / 3)])
+def test_the_longest_rank_is_looked_up_in_all_recorded_steps_of_its_group(monkeypatch, is_whole, steps, constant):
+    """Rank 0 is longest in 2 of 3 steps that count, and in 4 of 5 of all; group b has other steps."""
+
+    def compare(measured, group, _):
+        ranks = {"some": [0, 0, 1], "all": [0, 0, 0, 0, 1]}[measured.name]
+        ranks = ranks if group.labels == "a" else [1] * 9
+        longest = from_rows(("role", "replica", "rank"), [(None, None, rank) for rank in ranks])
+        return longest, ranks, longest
+
+    monkeypatch.setattr(imbalance, "_compare_ranks_by_step", compare)
+    groups = [SimpleNamespace(labels="b"), SimpleNamespace(labels="a"), SimpleNamespace(labels="c")]
+    monkeypatch.setattr(imbalance, "list_rank_groups", lambda _: groups)
+    monkeypatch.setattr(
+        imbalance, "_find_most_frequent_rank", lambda longest: (0, longest.values("rank").count(0) / len(longest))
+    )
+    whole = SimpleNamespace(name="all")
+    measured = SimpleNamespace(name="some", recorded=whole if is_whole else None)
+    judged = imbalance._summarize_rank_imbalance(measured, groups[1], {})
+    assert (judged["step_count"], judged["constant"]) == (steps, pytest.approx(constant))
+    assert judged["by_step"] == [0, 0, 1]

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.gate_rules import GateException, GateRules, make_gate_rule, parse_rule_text
+from tracekit.compare.gates import outcomes
 from tracekit.compare.gates.gate_sheet import describe_gate_result
 from tracekit.compare.gates.outcomes import apply_gate_rules, summarize_gates
 from tracekit.compare.gates.self_test import run_gate_self_test
+from tracekit.job.steps.metric_samples import MetricSamples
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import read_side
 from tracekit.pipeline.run import Options
@@ -419,3 +421,20 @@ def test_the_sentence_of_a_budget_tells_what_is_allowed(rows, metric, limit, ris
     assert [gate.claim for gate in apply_gate_rules(rules, None, made_side("after", rows), ComparisonChoices())] == [
         claim
     ]
+
+
+def test_the_run_with_the_highest_sum_stands_for_all():
+    key, steps = ("oom", None, None), ((("a", 1, None), ("a", 2, None)), (("b", 1, None), ("b", 2, None)))
+    worst = outcomes._select_worst_run(MetricSamples(key, ("a", "b"), steps, ((3.0, 0.0), (2.0, 2.0))))
+    assert (worst.key, worst.runs, worst.steps, worst.values) == (key, ("b",), ((("b", 1, None),),), ((4.0,),))
+
+
+def test_a_stage_that_is_not_there_is_answered_with_those_that_are():
+    stages = [f"stage{number:02}" for number in range(outcomes.MOST_STAGES + 2)]
+    listed = outcomes._list_stages_by_similarity("xyz", stages)
+    assert listed.startswith("there are: stage00, stage01, ")
+    assert listed.endswith(f"stage{outcomes.MOST_STAGES - 1:02} and 2 more")
+    few = outcomes._list_stages_by_similarity("stge03", stages[: outcomes.MOST_STAGES])
+    assert few.startswith("did you mean stage03? there are: ")
+    assert "more" not in few
+    assert outcomes._list_stages_by_similarity("xyz", []) == "none was recorded"

@@ -1,9 +1,20 @@
 """Hosts that pause outside all stages, such as one that logs at the end of every step: numbers worked by hand."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from chrome_builder import annotation, launched, op, step, write
 
-from tracekit.job.idle_time.causes import sum_idle_outside_stages
+from tracekit.job.idle_time.causes import (
+    AFTER_LAST,
+    PAUSE_CAUSES,
+    _choose_unit_columns_of_ranks,
+    _has_many_short_pauses,
+    _sum_with_last_step,
+    sum_idle_outside_stages,
+)
+from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.pipeline.run import Options, analyze_uncached
 
 MS = 1_000
@@ -90,3 +101,40 @@ def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):
 def test_where_only_some_stages_are_asked_for_nothing_is_outside(tmp_path):
     """The time of the stages that were left out is not the host's."""
     assert not silence(report_of(tmp_path, logging_steps(4, 10 * MS), stages=("update*",)).report)
+
+
+@pytest.mark.parametrize(
+    ("silent", "code", "after", "sums"),
+    [
+        # The others pause 11 and 20, 15 in the middle: the last step has 10 less than that, if 10 are left in it.
+        ([10, 20, 5], [1, 0, 0], [0, 0, 30], (45, 1)), ([10, 20, 5], [1, 0, 0], [0, 0, 4], (39, 1)),
+        # To whichever kind has more, and to silence of equal ones.
+        ([1, 1, 0], [10, 20, 5], [0, 0, 30], (2, 46)), ([5, 0], [5, 0], [0, 100], (15, 5)),
+        # Without other steps nothing is usual; a last step that pauses longer has no more.
+        ([3, 4], [0, 0], [9, 9], (7, 0)), ([3, 4], [0, 0], [0, 9], (7, 0)),
+    ],
+)  # fmt: skip
+def test_the_last_step_counts_what_the_others_pause(silent, code, after, sums):
+    columns = dict(zip((*PAUSE_CAUSES, AFTER_LAST), map(np.array, (silent, code, after)), strict=True))
+    assert _sum_with_last_step(Frame.from_columns(columns)) == sums
+
+
+def test_with_stages_that_were_asked_for_nothing_is_outside_of_them():
+    measured = SimpleNamespace(facts=SimpleNamespace(stages=("gen",)), derived=lambda _: "sums")
+    assert sum_idle_outside_stages(measured) == {}
+    measured.facts.stages = ()
+    assert sum_idle_outside_stages(measured) == "sums"
+
+
+@pytest.mark.parametrize(
+    ("busy", "short_ns", "is_much"), [(0.8, 30, True), (0.8, 29, False), (0.79, 30, False), (None, 30, False)]
+)
+def test_short_pauses_count_from_their_share_on_in_a_stage_that_is_busy(busy, short_ns, is_much):
+    window = SimpleNamespace(gpu_time={"busy_ratio": busy}, per_step=lambda ns: (ns, ns / 1000))
+    assert _has_many_short_pauses(window, short_ns, 0.03, 0.8) is is_much
+
+
+def test_the_role_tells_ranks_apart_where_two_roles_have_one_number():
+    rows = [("actor", 0), ("actor", 1), ("ref", 2)]
+    assert "role" not in _choose_unit_columns_of_ranks(from_rows(("role", "rank"), rows))
+    assert "role" in _choose_unit_columns_of_ranks(from_rows(("role", "rank"), [*rows, ("ref", 0)]))

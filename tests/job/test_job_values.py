@@ -1,13 +1,27 @@
 """The values of the whole job that a comparison rests on, worked by hand from small traces."""
 
+import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from chrome_builder import BASE_NS, annotation, op, step, write
 
+from tracekit.job.frames import (
+    divide_or_none,
+    find_damaged_sources,
+    has_epoch_times,
+    keep_undamaged_rows,
+    make_label_headings,
+    phrase_run,
+    to_float_or_none,
+)
 from tracekit.job.steps.step_values import JOB_VALUE_NAMES, list_times_and_marks, list_values_of_job
+from tracekit.model.inputs.note_codes import IMPOSSIBLE_TIMES
 from tracekit.model.metrics import STEP_TIME, WINDOW, WORK_MARKS
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.summary import notes as appendix
@@ -136,3 +150,60 @@ def assert_rows_of_all_values(measured):
     among_all = list_values_of_job(measured)
     among_all = among_all.filter(among_all.is_in("name", names))
     assert list(list_times_and_marks(measured).rows(*columns)) == list(among_all.rows(*columns))
+
+
+def test_a_source_that_lost_more_than_rows_of_impossible_times_is_damaged():
+    notes = [
+        SimpleNamespace(source="a", severity="data_loss", code=IMPOSSIBLE_TIMES),
+        SimpleNamespace(source="b", severity="data_loss", code="truncated"),
+        SimpleNamespace(source="c", severity="info", code="truncated"),
+    ]
+    rows = from_rows(("source",), [("a",), ("b",), ("c",), ("b",)])
+    assert find_damaged_sources(SimpleNamespace(notes=notes)) == {"b"}
+    assert keep_undamaged_rows(SimpleNamespace(notes=notes), rows).values("source") == ["a", "c"]
+    assert keep_undamaged_rows(SimpleNamespace(notes=notes[::2]), rows) is rows
+
+
+@pytest.mark.parametrize(
+    ("part", "total", "ratio"), [(1, 2, 0.5), (0, 5, 0.0), (1, 0, None), (None, 2, None), (1, None, None)]
+)
+def test_a_share_is_known_where_both_are_and_the_total_is_something(part, total, ratio):
+    assert divide_or_none(part, total) == ratio
+
+
+def test_what_is_missing_is_no_number():
+    assert (to_float_or_none(3), to_float_or_none(None), to_float_or_none(math.nan)) == (3.0, None, None)
+
+
+class Captures:
+    """Measurements of nothing but these captures."""
+
+    def __init__(self, names, rows):
+        self.captures = from_rows(names, rows)
+
+    def frame(self, _):
+        return self.captures
+
+    def derived(self, function):
+        return function(self)
+
+
+@pytest.mark.parametrize(
+    ("rows", "headings", "words"),
+    [
+        ([("a", None), ("a", "actor")], ["role"], ""), ([("a", None), ("a", None)], [], ""),
+        ([("a", "actor"), ("b", None)], ["run", "role"], " (run a)"), ([("a", None), ("b", None)], ["run"], " (run a)"),
+    ],
+)  # fmt: skip
+def test_rows_are_labelled_by_what_tells_them_apart(rows, headings, words):
+    captures = Captures(("run", "role"), rows)
+    assert [heading.name for heading in make_label_headings(captures)] == headings
+    assert phrase_run(captures, "a") == words
+
+
+@pytest.mark.parametrize(("rows", "epoch"), [([1], True), ([1, 1], True), ([0, 1], False), ([0], False)])
+def test_times_are_comparable_where_every_clock_counts_from_the_epoch(rows, epoch):
+    sources = [(f"s{number}", number) for number in range(len(rows))]
+    captures = Captures(("source", "pid"), sources)
+    captures.captures = captures.captures.with_columns(absolute_time=np.array(rows, np.bool_))
+    assert has_epoch_times(captures, from_rows(("source", "pid"), sources)) is epoch

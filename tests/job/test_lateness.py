@@ -1,9 +1,14 @@
 """Sets of late ranks, and what they cost at most. Times in nanoseconds."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from tracekit.job.stragglers import detection
 from tracekit.job.stragglers.lateness import (
+    LateSet,
     RankLateness,
     find_late_sets,
     measure_excess_work,
@@ -98,3 +103,155 @@ def test_late_ranks_are_at_most_half_of_all_recorded_or_not(missing, sets):
     found = list(find_late_sets(late_of([[100, 100], [0, 0], [0, 0]]), missing))
     assert [each.size for each in found] == [2] * sets
     assert [each.late_ns.tolist() for each in found] == [[100, 100]] * sets
+
+
+# Words and costs of a set
+
+
+def late_pair(late_ns, steps=(1, 2, 3, 4), **changed):
+    """Ranks 1 and 2 of four, late by these ns in these steps; they have 6 of 8 votes."""
+    members = from_rows(("rank", "device"), [(rank, 0) for rank in range(4)])
+    by_member = np.array([[0.0] * 4, late_ns, [2 * ns for ns in late_ns], [0.0] * 4])
+    late_set = LateSet(np.array([0, 1, 1, 0], np.bool_), np.array(late_ns, float), 6, 4, 0.2, 4)
+    lateness = SimpleNamespace(members=members, steps=from_rows(("step",), [(s,) for s in steps]), late_ns=by_member)
+    rank_group = SimpleNamespace(steps=4, members=4, run="a", role="actor")
+    late = detection.LateRanks(rank_group, lateness, late_set, None, 100.0, None, is_named=False)
+    return replace(late, **changed)
+
+
+def test_a_member_of_a_set_has_its_share_of_the_votes():
+    late = late_pair([10.0, 0.0, 10.0, 10.0])
+    part = detection._select_late_subset(late, [2])
+    assert part.is_late.tolist() == [False, False, True, False]
+    assert (part.votes, part.late_ns.tolist()) == (3, [20.0, 0.0, 20.0, 20.0])
+    both = detection._select_late_subset(late, [1, 2])
+    assert (both.votes, both.late_ns.tolist()) == (6, [15.0, 0.0, 15.0, 15.0])
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "steps", "words"),
+    [
+        ([10, 10, 10, 10], (1, 2, 3, 4), ""), ([0, 0, 10, 10], (1, 2, 3, 4), " from step 3 on"),
+        ([0, 0, 0, 10], (1, 2, 3, 4), " in step 4"), ([0, 10, 0, 0], (1, 2, 3, 4), " in step 2"),
+        ([10, 4, 10, 0], (1, 2, 3, 4), " in steps 1, 3"), ([10, 0, 10, 0], (1, 2, None, 4), ""),
+        ([10, 0, 0, 0], (None, 2, 3, 4), ""),
+    ],
+)  # fmt: skip
+def test_the_steps_in_which_a_set_is_late_are_named_unless_it_is_in_all(late_ns, steps, words):
+    assert detection._phrase_late_steps(late_pair(late_ns, steps)) == words
+
+
+@pytest.mark.parametrize(
+    ("pause_ns", "cost_ns", "cost"), [(120.0, 100.0, 60.0), (120.0, 50.0, 50.0), (0.0, 100.0, 0.0)]
+)
+def test_a_pause_costs_at_most_its_length_in_the_late_steps_and_what_the_others_wait(pause_ns, cost_ns, cost):
+    late = late_pair([0, 10, 10, 0], cost_ns=cost_ns)
+    assert detection._estimate_pause_cost(late, SimpleNamespace(pause_ns=pause_ns)) == cost
+
+
+@pytest.mark.parametrize(
+    ("kind", "late_ns", "is_slow"),
+    [
+        ("clock", [0, 0, 10, 10], True), ("clock", [0, 0, 0, 10], False), ("clock", [10, 10, 10, 0], False),
+        ("pause", [10, 10, 10, 10], False),
+    ],
+)  # fmt: skip
+def test_a_slow_clock_lasts_to_the_end_and_for_some_steps(kind, late_ns, is_slow):
+    assert detection._has_slow_clock(late_pair(late_ns), SimpleNamespace(kind=kind), {"clock_steps": 2}) is is_slow
+
+
+def test_the_step_without_them_is_as_much_shorter_as_they_cost():
+    late = late_pair([10, 10, 10, 10])
+    for given, pause_ns, them in ((late, 0.0, "them"), (late, 5.0, "it")):
+        metric = detection._estimate_step_without_late_ranks(replace(given, pause_ns=pause_ns), 30.4, 100.0)
+        assert (metric.value, metric.label) == (70, f"step without {them}")
+    one = replace(late, late_set=replace(late.late_set, is_late=np.array([0, 1, 0, 0], np.bool_)))
+    assert detection._estimate_step_without_late_ranks(one, 30.4, None).label == "step without it"
+    assert detection._estimate_step_without_late_ranks(one, 30.4, None).value is None
+
+
+def test_a_late_member_is_located_in_the_step_in_which_it_is_latest():
+    place = detection._locate_late_member(late_pair([5, 10, 30, 20]), 2, "")
+    assert (place.run, place.role, place.rank, place.device, place.step, place.stage) == ("a", "actor", 2, 0, 3, None)
+    assert detection._locate_late_member(late_pair([5, 10, 30, 20]), 1, "gen").stage == "gen"
+
+
+def test_more_steps_than_were_recorded_are_needed(monkeypatch):
+    for needed, steps in ((3, 5), (5, 5), (9, 9)):
+        monkeypatch.setattr(detection, "count_rounds_needed", lambda *_, needed=needed: needed)
+        assert detection._count_steps_needed(late_pair([10, 10, 10, 10]), {"false_ratio": 0.01}) == steps
+
+
+def test_why_ranks_are_not_named_is_said(monkeypatch):
+    monkeypatch.setattr(detection, "count_rounds_needed", lambda *_: 9)
+    limit = {"rotating_ratio": 0.75, "false_ratio": 0.05}
+    late = late_pair([10, 10, 10, 10])
+    rotating = "now for one and now for another: see rank-imbalance"
+    unsure = "most for ranks 1, 2: not told apart from chance (20 %) in 4 steps, 9 would tell"
+    idle = "most for ranks 1, 2: not for work of their own, as far as it was recorded"
+    assert detection._explain_unnamed_ranks([], limit) == rotating
+    assert detection._explain_unnamed_ranks([late], limit) == unsure
+    assert detection._explain_unnamed_ranks([late], limit | {"rotating_ratio": 0.76}) == rotating
+    assert detection._explain_unnamed_ranks([late], limit | {"false_ratio": 0.2}) == idle
+
+
+def test_a_probable_straggler_is_one_that_is_late_in_every_step(monkeypatch):
+    """Ranks 1 and 2 are late by 10 in each of 4 steps: 80, of which 40 have to be work beyond the others'."""
+    monkeypatch.setattr(detection, "count_rounds_needed", lambda *_: 9)
+    limit = {"false_ratio": 0.05}
+    late = late_pair([10, 10, 10, 10])
+    assert detection._describe_probable_straggler([late], limit) == ("", "")
+    late_set = replace(late.late_set, votes=8)
+    for beyond, claim in (
+        (20, "ranks 1, 2 are 25 % busier in 4 of 4 steps"),
+        (19, "the others wait for ranks 1, 2 in 4 of 4 steps"),
+    ):
+        rows = [(rank, 0, 100, beyond) for rank in (1, 2)] + [(0, 0, 900, 900)]
+        by_step = timed(["rank", "device", "own_ns", "beyond_ns"], rows)
+        whole = replace(late, late_set=late_set, rank_group=SimpleNamespace(by_step=by_step))
+        assert detection._describe_probable_straggler([whole], limit) == (claim, "9 steps would prove it")
+        told = detection._describe_probable_straggler([whole], {"false_ratio": 0.2})
+        assert told == (claim, "stacks (with_stack=True) or ranges around its work would show the cause")
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_named", "pause_ns"),
+    [
+        ({}, True, 10.0), ({"pause": 9.9}, False, 9.9), ({"goes_on": False}, False, 0.0), ({"cause": None}, False, 0.0),
+        ({"own": False}, False, 0.0), ({"alone": False}, False, 0.0), ({"rare": True}, True, 0.0),
+        ({"rare": True, "own": False}, False, 0.0), ({"slow": True, "alone": False}, True, 0.0),
+        ({"step_ns": None}, False, 10.0),
+    ],
+)  # fmt: skip
+def test_a_set_is_named_where_it_is_no_chance_or_for_a_pause_that_costs_enough(
+    monkeypatch, changed, is_named, pause_ns
+):
+    """The pause costs 10 of 1000, and a hundredth is enough."""
+    case = {"pause": 10.0, "goes_on": True, "cause": SimpleNamespace(kind="pause"), "own": True, "alone": True}
+    case |= {"rare": False, "slow": False, "step_ns": 1000.0, **changed}
+    for name, value in (
+        ("_is_late_by_own_work", "own"),
+        ("_has_slow_clock", "slow"),
+        ("_estimate_pause_cost", "pause"),
+    ):
+        monkeypatch.setattr(detection, name, lambda *_, value=value: case[value])
+    monkeypatch.setattr(detection, "has_no_other_late_member", lambda *_: case["alone"])
+    walls = SimpleNamespace(select_run=lambda _: SimpleNamespace(step_ns=case["step_ns"]))
+    monkeypatch.setattr(detection, "summarize_step_walls", lambda _: walls)
+    late = late_pair([10, 10, 10, 10], cause=case["cause"])
+    limit = {"seen_ratio": 0.01}
+    judged = detection._decide_late_rank_naming(None, late, limit, goes_on=case["goes_on"], rare=case["rare"])
+    assert (judged.is_named, judged.pause_ns) == (is_named, pause_ns)
+
+
+@pytest.mark.parametrize(("late_ns", "stage"), [([10, 10, 10, 10], "update"), ([11, 10, 10, 10], "")])
+def test_a_stage_is_named_that_has_half_of_the_lateness_of_the_set(late_ns, stage):
+    """5 a member of gen and 15 of the update; another group, another rank and another rank group do not count."""
+    arrivals = from_rows(("group", "rank", "device"), [("g", 1, 0), ("g", 2, 0), ("h", 1, 0), ("g", 0, 0), ("g", 1, 0)])
+    by_stage = np.array([[10, 0], [0, 30], [500, 0], [500, 0], [500, 0]])
+    waited = SimpleNamespace(collectives=arrivals, by_stage=by_stage, stages=("gen", "update"))
+    late = late_pair(late_ns, group="g")
+    late.rank_group.has_rows = lambda _: np.array([1, 1, 1, 1, 0], np.bool_)
+    assert detection._find_stage_of_lateness(waited, late) == stage
+    waited.by_stage = by_stage[:, :0]
+    assert detection._find_stage_of_lateness(waited, late) == ""

@@ -12,10 +12,11 @@ from rules.traces_communication import nccl
 import tracekit
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.frame import Frame
 from tracekit.process.collectives import table as module
 from tracekit.process.collectives.names import make_group_key
-from tracekit.process.collectives.table import COLUMNS, list_collectives
+from tracekit.process.collectives.table import COLUMNS, Collectives, list_collectives, sum_collectives_per_step
 
 
 def test_it_has_the_columns_of_the_table():
@@ -60,6 +61,21 @@ def test_without_any_metadata_the_name_of_the_kernel_is_all_there_is(tmp_path):
     assert row["synchronising"] is True
     frame = found(tmp_path, launched("ncclDevKernel_AllReduce_Sum_f32", 0, 20, 10, 1)).rows.frame()
     assert frame[["size_bytes", "group_size", "seq"]].isna().all(axis=None)
+
+
+def test_a_collective_whose_launch_was_not_recorded_has_the_metadata_of_no_call(tmp_path):
+    rows = [
+        op("record_param_comms", 0, 50, **COMMS),
+        op("aten::add", 60, 5),
+        kernel("ncclDevKernel_AllReduce", 20, 10, 404, stream=9),
+    ]
+    row = only(tmp_path, rows)
+    assert (row["group"], row["dtype"]) == ("(default)", None)
+
+
+def test_a_collective_may_be_launched_by_the_first_call_of_all(tmp_path):
+    frame = found(tmp_path, launched("ncclDevKernel_AllReduce", 5, 20, 10, 1, stream=9)).rows.frame()
+    assert frame["issue_ns"].tolist() == [BASE_NS + 5_000]
 
 
 # What encloses the launch
@@ -261,3 +277,35 @@ def test_shifting_the_clock_changes_nothing_but_the_times(tmp_path):
     other = found(tmp_path, moved, base_ns=BASE_NS + 1_000_000_000).rows.frame()
     assert one.equals(other)
     assert np.issubdtype(one["ts_ns"].dtype, np.integer)
+
+
+def summed_per_step(step):
+    """Sums of five collectives by (step, stage, metric); two of them overlap on device 0, device 1 has one."""
+    unknown = [at is None for at in step]
+    rows = {
+        "step": Nullable(np.array([at or 0 for at in step]), np.array(unknown)),
+        "stage": Coded(np.array([0, 0, -1, 1, 0], np.int8), ("gen", "update")),
+        "device": Nullable(np.array([0, 0, 1, 0, 0]), np.zeros(5, np.bool_)),
+        "ts_ns": np.array([0, 5, 0, 20, 50]),
+        "dur_ns": np.array([10, 10, 10, 4, 10]),
+        "size_bytes": Nullable(np.array([100, 0, 7, 0, 40]), np.array([0, 1, 0, 1, 0], np.bool_)),
+    }
+    sums = Frame.from_columns(sum_collectives_per_step(Collectives(rows, 0, on_device=True)))
+    return {(row["step"], row["stage"], row["name"]): row["value"] for row in sums.rows()}
+
+
+def test_collectives_of_steps_and_stages_are_summed_once_where_they_overlap():
+    assert summed_per_step([1, 1, 1, 2, None]) == {
+        (1, None, "comm"): 25, (1, None, "comm_count"): 3, (1, None, "comm_bytes"): 107,
+        (2, None, "comm"): 4, (2, None, "comm_count"): 1, (2, None, "comm_bytes"): None,
+        (1, "gen", "comm"): 15, (1, "gen", "comm_count"): 2, (1, "gen", "comm_bytes"): 100,
+        (2, "update", "comm"): 4, (2, "update", "comm_count"): 1, (2, "update", "comm_bytes"): None,
+    }  # fmt: skip
+
+
+def test_without_numbered_steps_all_collectives_are_of_one():
+    assert summed_per_step([None] * 5) == {
+        (None, None, "comm"): 39, (None, None, "comm_count"): 5, (None, None, "comm_bytes"): 147,
+        (None, "gen", "comm"): 25, (None, "gen", "comm_count"): 3, (None, "gen", "comm_bytes"): 140,
+        (None, "update", "comm"): 4, (None, "update", "comm_count"): 1, (None, "update", "comm_bytes"): None,
+    }  # fmt: skip

@@ -28,6 +28,15 @@ LEVELS = "tracekit.process.calls.nesting.FEW_LEVELS"
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30)
 
 
+@pytest.fixture(autouse=True, params=["in C", "in numpy"], scope="module")
+def way(request):
+    """Every test runs with the passes in C and without them."""
+    with pytest.MonkeyPatch.context() as patch_way:
+        if request.param == "in numpy":
+            patch_way.setattr(sweeps, "native", None)
+        yield
+
+
 def columns(rows):
     thread = np.array([t for t, _, _ in rows], np.int32)
     start = np.array([s for _, s, _ in rows], np.int64)
@@ -81,6 +90,27 @@ def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, j
             if running:
                 counted[running[-1]] += 1
     assert own.tolist() == counted.tolist()
+
+
+@pytest.mark.parametrize("few_levels", [0, 1, 64])
+def test_what_begins_in_a_row_and_outlasts_it_covers_the_row_around_both(few_levels):
+    """0-20 has 2-5, in which 4-15 begins, in which 14-18 begins: 2-18 is not its own."""
+    thread, start, end = columns([(0, 0, 20), (0, 2, 3), (0, 4, 11), (0, 14, 4)])
+    with patch(LEVELS, few_levels):
+        own = measure_exclusive_times_in_tree(tree(thread, start, end), start, end - start)
+    assert own.tolist() == [4, 2, 10, 4]
+
+
+@pytest.mark.parametrize("few_levels", [0, 1, 64])
+def test_of_rows_that_have_ended_the_next_one_around_them_counts(few_levels):
+    """0-9 has 1-5, which has 2-4."""
+    thread, start, end = columns([(0, 0, 9), (0, 1, 4), (0, 2, 2)])
+    with patch(LEVELS, few_levels):
+        running = tree(thread, start, end).running(np.full(5, 2), end, np.array([3, 4, 5, 8, 9]))
+        assert running.tolist() == [2, 1, 0, 0, -1]
+        assert tree(thread, start, end).running(np.array([1, -1, 0]), end, np.full(3, 9)).tolist() == [-1, -1, -1]
+        pair = tree(thread[:2], start[:2], end[:2])
+        assert pair.running(np.array([1, 1]), end[:2], np.array([5, 9])).tolist() == [0, -1]
 
 
 @given(spans, st.sets(st.integers(0, 29)), st.sampled_from([0, 2, 64]))
@@ -167,10 +197,7 @@ def test_spans_too_long_for_one_axis_nest_all_the_same():
     assert made.parent.tolist() == [-1, 0, -1, 2]
 
 
-@pytest.mark.parametrize("in_c", [True, False])
-def test_numbers_of_rows_take_four_bytes(monkeypatch, in_c):
-    if not in_c:
-        monkeypatch.setattr(sweeps, "native", None)
+def test_numbers_of_rows_take_four_bytes():
     start = np.array([0, 10, 5])
     made = tree(np.zeros(3, np.int32), start, start + np.array([100, 5, 50]))
     assert (made.parent.dtype, made.order.dtype) == (np.int32, np.int32)

@@ -1,6 +1,9 @@
 """Steps and stages from annotations and file names."""
 
 import nsys_builder as nsys
+import numpy as np
+import pandas as pd
+import pytest
 from chrome_builder import BACKWARD, annotation, op, step, write
 
 import tracekit
@@ -163,3 +166,50 @@ def test_of_a_device_alone_the_step_is_from_its_first_op_to_its_last(tmp_path):
     trace = tracekit.load(nsys.write(tmp_path / "x.sqlite", rows))
     (found,) = find_steps_and_stages(trace).steps.to_dict("records")
     assert (found["ts_ns"], found["dur_ns"]) == (nsys.BASE_NS + 100, 900)
+
+
+@pytest.mark.parametrize(
+    ("names", "starts"),
+    [
+        (("gen", "update_actor") * 2, [0, 200]), (("gen",) * 4, [0]), (("gen", "update_actor", "ref", "gen", "update_actor"), [0]),
+        (("gen", "update_actor", "ref", "old_log_prob"), [0]), (("gen", "update_actor", "ref") * 3, [0, 300, 600]),
+    ],
+)  # fmt: skip
+def test_only_stages_that_come_equally_often_divide_a_file_into_steps(tmp_path, names, starts):
+    rows = [annotation(name, 100 * place, 90) for place, name in enumerate(names)]
+    trace = load(tmp_path, [*rows, op("a", 0, 100 * len(names))])
+    found = find_steps_and_stages(trace).steps
+    assert (found["ts_ns"] - found["ts_ns"].min()).tolist() == [1_000 * start for start in starts]
+
+
+def test_an_instant_has_the_number_of_the_step_around_it():
+    """Steps 1 of 0-10 and 3 of 30-35, and at 10 one without length or number."""
+    steps = pd.DataFrame({"ts_ns": [0, 10, 30], "dur_ns": [10, 0, 5], "step": pd.array([1, None, 3], dtype="Int64")})
+    at = np.array([-1, 0, 9, 10, 11, 30, 34, 35])
+    assert module.find_step_row_at(steps, at).tolist() == [-1, 0, 0, 1, -1, 2, 2, -1]
+    numbers = module.look_up_step_numbers(steps, at)
+    assert [None if pd.isna(number) else number for number in numbers] == [None, 1, 1, None, None, 3, 3, None]
+    assert module.look_up_step_numbers(steps[:0], at).isna().tolist() == [True] * len(at)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "thread"), [([1, 1, 1, 0, 0], 4), ([1, 1, 1, 1, 0], 2), ([1, 1, 0, 0, 1], 2), ([0, 0, 0, 0, 0], None), ([0, 0, 1, 0, 0], 4)]
+)  # fmt: skip
+def test_the_busiest_thread_is_that_whose_rows_cover_most_time(chosen, thread):
+    """Thread 2 has 0-10 and 5-15, 15 long, thread 4 has 100-116, and 7 has 0-15; with 200-202 thread 2 has most."""
+    host = module._HostColumns(
+        None,
+        None,
+        np.array([2, 2, 4, 2, 7], np.int32),
+        np.array([0, 5, 100, 200, 0]),
+        np.array([10, 10, 16, 2, 15]),
+    )
+    assert module._find_busiest_thread(host, np.array(chosen, np.bool_)) == thread
+
+
+def test_an_instant_outside_all_steps_has_no_number(tmp_path):
+    trace = load(tmp_path, [step(5, 0, 10), step(6, 20, 30), op("a", 1, 2)])
+    steps = find_steps_and_stages(trace).step_rows
+    numbers = steps.number_at(steps.ts_ns[0] + 1_000 * np.array([-1, 0, 9, 15, 20, 49, 50]))
+    assert numbers.missing.tolist() == [True, False, False, True, False, False, True]
+    assert numbers.values[~numbers.missing].tolist() == [5, 5, 6, 6]

@@ -130,3 +130,19 @@ def test_a_side_without_variation_has_no_say_in_the_correlation():
     # Sides count by their steps: 8 with 0.296875 and 4 with −0.1875 (− + + −: r = −1/4).
     short = np.array([-1.0, 1, 1, -1])
     assert average_rho(wave, short) == pytest.approx((8 * 0.296875 - 4 * 0.1875) / 12)
+
+
+def test_the_smallest_and_largest_numbers_are_measurements_and_none_beyond_them():
+    for size in (1e-100, 1e100, -1e100, 0.0):
+        assert estimate_side([[size, size]]).mean == pytest.approx(size)
+    for size in (0.99e-100, 1.01e100):
+        with pytest.raises(ValueError, match="not a finite number"):
+            estimate_side([[size]])
+
+
+def test_correlation_is_of_what_varies_however_little():
+    """Of a wave of 4 steps the raw correlation is −3/4, and −3/4 + (1 − 9/4) / 4 is −1.0625."""
+    wave = np.array([1.0, -1.0, 1.0, -1.0])
+    for size in (1.0, 1e-7, 2e-12):
+        assert compute_lag_one(size * wave) == pytest.approx(-1.0625)
+    assert np.isnan(compute_lag_one(1e-13 * wave))

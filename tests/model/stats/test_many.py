@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.model.stats import many
 from tracekit.model.stats.many import (
     KernelLimits,
     _cap_weights,
@@ -253,3 +254,14 @@ def test_neither_unit_nor_order_nor_direction_matters(count, factor, random):
         assert [k.p_corrected for k in other.kernels] == pytest.approx([k.p_corrected for k in one.kernels])
     moved = compared(base[at], opt[at])
     assert [k.q for k in moved.kernels] == pytest.approx([one.kernels[i].q for i in at])
+
+
+@pytest.mark.parametrize(
+    ("base", "opt", "presence"),
+    [
+        ([1, 2], [3, 4], "both"), ([1, 0], [3, 4], "at times"), ([1, 2], [3, 0], "at times"), ([1, 0], [0, 0], "removed"),
+        ([0, 0], [0, 4], "new"), ([0, 0], [0, 0], "absent"),
+    ],
+)  # fmt: skip
+def test_a_kernel_runs_on_both_sides_or_on_one_or_at_times(base, opt, presence):
+    assert many._classify_presence(np.array(base, float), np.array(opt, float)) == presence

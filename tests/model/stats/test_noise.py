@@ -26,6 +26,11 @@ def test_the_correlation_is_over_all_runs_by_their_steps():
     assert found.steps == 2
 
 
+def test_a_correlation_beyond_minus_one_is_minus_one():
+    # ln 1/2 waves of 1 2 1 2: the estimate is −1.0625.
+    assert calibrate_noise([[1, 2, 1, 2], [2, 1, 2, 1]]).rho == -1.0
+
+
 @pytest.mark.parametrize(("runs", "usable"), [(2, False), (3, False), (4, True)])
 def test_from_four_runs_on_it_is_used(runs, usable):
     assert calibrate_noise([[1.0 + run / 100] for run in range(runs)]).usable is usable

@@ -345,3 +345,9 @@ def test_numbers_that_vary_are_not_exact():
     assert (found.base, found.difference) == (513, -1)
     with pytest.raises(ValueError, match="base: run 1, step 1"):
         compare_exact([[float("nan")]], [[1]])
+
+
+@pytest.mark.parametrize("sides", [([[1.0, 2.0]] * 2, [[1.0, 2.0]]), ([[1.0, 2.0]], [[1.0, 2.0]] * 2)])
+def test_steps_of_several_runs_are_not_paired(sides):
+    with pytest.raises(ValueError, match="not between several"):
+        compute_speedup(*sides, paired="step")

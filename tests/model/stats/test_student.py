@@ -39,6 +39,13 @@ def test_it_is_that_of_scipy(probability, df):
     assert compute_student_quantile(probability, df) == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.parametrize("df", [0.3, 1.5, 3, 12, 79.9, 80, 81, 120, 400, 1_000, 10_000])
+@pytest.mark.parametrize("probability", [0.51, 0.6, 0.975, 0.9999])
+def test_it_is_that_of_scipy_where_one_way_gives_over_to_the_next(probability, df):
+    expected = quantile_of_scipy(probability, df)
+    assert compute_student_quantile(probability, df) == pytest.approx(expected, rel=1e-10)
+
+
 @given(PROBABILITIES, st.floats(0.2, 1e5))
 def test_the_tail_above_it_is_what_was_asked_for(probability, df):
     assert stdtr(df, compute_student_quantile(probability, df)) == pytest.approx(probability, rel=1e-9)

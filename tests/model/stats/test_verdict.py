@@ -251,3 +251,16 @@ def test_among_many_one_lucky_change_does_not_count():
     words = [one.word for one in correct_verdicts([sure, lucky, sure])]
     assert words == ["regression", "improvement", "regression"]
     assert correct_verdicts([]) == ()
+
+
+def test_two_steps_of_one_of_the_sides_are_too_few():
+    for steps in ((2, 5), (5, 2)):
+        base, opt = ([[10.0, 10.1, 10.2, 10.0, 10.1][:count]] for count in steps)
+        verdict = choose_verdict(
+            compute_speedup(base, [[value / 2 for value in opt[0]]]), assume_independent_steps=True
+        )
+        assert "two steps" in verdict.caps
+
+
+def test_what_lies_within_the_threshold_is_no_rarer_than_certain():
+    assert choose_verdict(compute_speedup(RUNS, RUNS), min_effect=0.03).p == 1.0

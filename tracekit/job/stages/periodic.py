@@ -15,6 +15,7 @@ from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, VALIDATION
 from tracekit.model.tables.frame import Frame, from_rows, max_of, sum_of
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements, derive_once
 from tracekit.model.units import format_quantity
 

@@ -242,7 +242,6 @@ def _compute_weighted_median(values: Floats, weights: Floats) -> float:
     slack = 1e-9 * below[-1]
     first = int(np.searchsorted(below, half - slack))
     second = int(np.searchsorted(below, half + slack))
-    second = min(second, len(values) - 1)
     return float((values[order[first]] + values[order[second]]) / 2)
 
 
