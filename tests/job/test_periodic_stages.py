@@ -351,7 +351,7 @@ def test_time_between_steps_is_not_planned_time_of_a_step():
 
 @pytest.mark.parametrize(
     ("count", "more"),
-    [(4, ""), (5, "1 more stages are in some steps only. "), (6, "2 more stages are in some steps only. ")],
+    [(4, ""), (5, "1 more stage is in some steps only. "), (6, "2 more stages are in some steps only. ")],
 )
 def test_a_caption_names_the_four_costliest_stages(count, more):
     stages = [(f"chore{n}", 10 * (n + 1), [2, 3]) for n in range(count)]

@@ -11,11 +11,8 @@ import tracekit
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Account, ReportedCapture
 from tracekit.process.steps.windows import (
-    StepsAndStages,
     StepWindows,
-    find_step_row_at,
     find_steps_and_stages,
-    look_up_step_numbers,
 )
 
 NS = 1_000
@@ -49,14 +46,11 @@ def test_windows_are_half_open_and_an_empty_one_contains_its_start_where_asked()
     assert known(THREE.numbers(np.array([2, -1, 1, 0]))) == [6, None, None, 4]
 
 
-def test_the_frame_of_steps_finds_the_same_numbers():
-    frame = StepsAndStages(THREE, None).steps
+def test_an_instant_has_the_number_of_the_step_around_it():
     at = np.array([-1, 0, 9, 10, 11, 29, 30, 34, 35])
-    assert find_step_row_at(frame, at).tolist() == [-1, 0, 0, 1, -1, -1, 2, 2, -1]
-    found = pd.array(look_up_step_numbers(frame, at))
-    assert [None if pd.isna(n) else n for n in found] == [None, 4, 4, None, None, None, 6, 6, None]
-    assert pd.isna(look_up_step_numbers(frame.head(0), at)).all()
-    assert len(look_up_step_numbers(frame.head(0), at)) == len(at)
+    assert THREE.or_start_at(at).tolist() == [-1, 0, 0, 1, -1, -1, 2, 2, -1]
+    assert known(THREE.number_at(at)) == [None, 4, 4, None, None, None, 6, 6, None]
+    assert known(THREE.take(np.array([], np.int64)).number_at(at)) == [None] * len(at)
 
 
 def test_rows_that_are_taken_keep_what_is_before_them():

@@ -2,7 +2,6 @@
 
 import nsys_builder as nsys
 import numpy as np
-import pandas as pd
 import pytest
 from chrome_builder import BACKWARD, annotation, op, step, write
 
@@ -180,16 +179,6 @@ def test_only_stages_that_come_equally_often_divide_a_file_into_steps(tmp_path, 
     trace = load(tmp_path, [*rows, op("a", 0, 100 * len(names))])
     found = find_steps_and_stages(trace).steps
     assert (found["ts_ns"] - found["ts_ns"].min()).tolist() == [1_000 * start for start in starts]
-
-
-def test_an_instant_has_the_number_of_the_step_around_it():
-    """Steps 1 of 0-10 and 3 of 30-35, and at 10 one without length or number."""
-    steps = pd.DataFrame({"ts_ns": [0, 10, 30], "dur_ns": [10, 0, 5], "step": pd.array([1, None, 3], dtype="Int64")})
-    at = np.array([-1, 0, 9, 10, 11, 30, 34, 35])
-    assert module.find_step_row_at(steps, at).tolist() == [-1, 0, 0, 1, -1, 2, 2, -1]
-    numbers = module.look_up_step_numbers(steps, at)
-    assert [None if pd.isna(number) else number for number in numbers] == [None, 1, 1, None, None, 3, 3, None]
-    assert module.look_up_step_numbers(steps[:0], at).isna().tolist() == [True] * len(at)
 
 
 @pytest.mark.parametrize(
