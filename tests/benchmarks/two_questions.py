@@ -20,7 +20,8 @@ from tracekit.model.trace import Source
 def answer(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The device ops of a trace, the time breakdown of its GPUs, and the summary of its kernels."""
     device_ops = tracekit.load(path)["device_ops"]
-    return device_ops, breakdown(device_ops), summary(Columns.from_frame(device_ops)).frame()
+    columns = Columns.from_frame(device_ops)
+    return device_ops, breakdown(columns).frame(), summary(columns).frame()
 
 
 def check_values(device_ops: pd.DataFrame, gpu_time: pd.DataFrame) -> dict[str, int]:
