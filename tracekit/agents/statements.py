@@ -65,6 +65,7 @@ class SqlAnswer:
         tuple[str, ...], "Tables of which nothing was recorded: their rows are unknown, not none."
     ] = ()
     unread: tuple[UnreadAnswerFile, ...] = ()
+    warnings: Annotated[tuple[str, ...], "Likely mistakes of the statement."] = ()
     recipes: tuple[RecipeNote, ...] = ()
 
 
@@ -83,6 +84,7 @@ def answer_sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
     answer = _run_agent_statement(roots, path, asked, statement)
     lines = format_table_lines(answer.columns, answer.rows)
     lines += [f"{name}: nothing of it was recorded" for name in answer.not_recorded]
+    lines += [f"caution: {warning}" for warning in answer.warnings]
     lines += [f"not read: {file.source}: {file.problem}" for file in answer.unread[:10]]
     if answer.has_more:
         lines.append(f"… more than these {len(answer.rows):,} rows: LIMIT and OFFSET give them")
@@ -120,4 +122,5 @@ def _run_agent_statement(roots: Roots, path: str, asked: SqlArguments, statement
         has_more=len(values) > len(first),
         not_recorded=tuple(sorted(session.unfilled)),
         unread=tuple(dict.fromkeys(unread))[:MAX_LIST_ENTRIES],
+        warnings=tuple(session.list_warnings(statements[0])),
     )

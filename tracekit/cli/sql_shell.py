@@ -57,7 +57,7 @@ def _read_statements(
             terminal.write_output("\n")
             lines = []
             continue
-        if not lines and line.strip().lower() in (".quit", ".exit", "quit", "exit"):
+        if not lines and line.strip().lower() in (".quit", ".exit", "quit", "exit", "\\q"):
             return
         if not lines and line.strip().startswith("."):
             _run_guarded(prompt, running, _run_dot_command, line.strip(), show)
@@ -218,7 +218,7 @@ def _set_up_completion(session: SqlSession) -> None:
         import readline
     except ImportError:
         return
-    words = sorted({name for table in session.tables.values() for name in (table.name, *table.columns)})
+    words = sorted({name for table in session.catalog.values() for name in (table.name, *table.columns)})
 
     def complete(start: str, number: int) -> str | None:
         matches = [word for word in words if word.startswith(start.lower())]

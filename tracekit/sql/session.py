@@ -31,6 +31,7 @@ from tracekit.sql import statements
 from tracekit.sql.messages import explain_duckdb_error
 from tracekit.sql.schema import format_column_list, quote_literal, quote_sql_name
 from tracekit.sql.statements import limit_query_cells, merge_cell_columns
+from tracekit.sql.window_views import describe_mixed_table, list_mixed_tables, list_window_views
 
 Load = Callable[[Collection[str], bool], Mapping[str, Columns]]
 """Callback that loads tables by name, raw ones with or without their column `step`. Unrecorded tables are left out."""
@@ -86,6 +87,8 @@ class SqlSession:
     ) -> None:
         """Create the tables without rows. `load` supplies rows; `memory` (such as `4GiB`) and `limit_s` bound each statement."""
         self.tables = {table.name: table for table in tables}
+        self._views = list_window_views(self.tables.values())
+        self.catalog = {**self.tables, **{name: view.table for name, view in self._views.items()}}
         self.unfilled: set[str] = set()
         self._load, self._raw, self._limit_s = load, frozenset(raw), limit_s
         self._has_step: dict[str, bool] = {}
@@ -93,6 +96,8 @@ class SqlSession:
         self._connection = _open_connection(memory, threads)
         for table in self.tables.values():
             self._execute(f"CREATE TABLE {quote_sql_name(table.name)} ({format_column_list(table)})")
+        for view in self._views.values():
+            self._execute(view.statement)
 
     def run(self, statement: str, limits: tuple[int, int] | None = None) -> StatementResult:
         """Run one statement; raise `TracekitError` for anything but a query that DuckDB can answer.
@@ -100,17 +105,17 @@ class SqlSession:
         `limits` is (rows, characters per cell): DuckDB truncates larger results before they become Python objects.
         """
         text = statements.parse_single_statement(statement, self._connection)
-        meta = statements.parse_table_info(text, self.tables)
+        meta = statements.parse_table_info(text, self.catalog)
         if meta is not None:
-            return StatementResult(meta.names, _RowCursor(meta.rows(self.tables)))
+            return StatementResult(meta.names, _RowCursor(meta.rows(self.catalog)))
         with_step = statements.may_use_step(text)
         # A table loaded without steps lacks that column: reload it before the statement is checked.
         words = statements.collect_words(text)
         self._fill([name for name in self._has_step if name in words], with_step=with_step)
         self._check(text)
         names = self._names(text)
-        self._fill(names, with_step=with_step)
-        self._describe(self.tables if statements.asks_for_comments(text) else names)
+        self._fill(list(dict.fromkeys(self._get_base(name) for name in names)), with_step=with_step)
+        self._describe(self.catalog if statements.asks_for_comments(text) else names)
         if limits is not None and statements.is_explainable(text):
             return self._bounded(text, *limits)
         cursor = self._execute(text)
@@ -141,7 +146,7 @@ class SqlSession:
         try:
             self._connection.execute(f"EXPLAIN {text}")
         except _import_duckdb().Error as error:
-            raise explain_duckdb_error(error, self.tables) from None
+            raise explain_duckdb_error(error, self.catalog) from None
 
     def _names(self, text: str) -> list[str]:
         """List the tables that a statement names; fall back to its words if DuckDB cannot say."""
@@ -154,7 +159,15 @@ class SqlSession:
                     f"{function}(): its argument is computed, so the table that it reads is unknown",
                     "write the name of the table after FROM",
                 ) from None
-        return [name for name in self.tables if name in named]
+        return [name for name in self.catalog if name in named]
+
+    def _get_base(self, name: str) -> str:
+        """Get the table that has the rows of a table or view."""
+        return self._views[name].base if name in self._views else name
+
+    def list_warnings(self, statement: str) -> list[str]:
+        """List likely mistakes of a statement that runs: sums over windows that cover one another."""
+        return [describe_mixed_table(name) for name in list_mixed_tables(statement, self._views)]
 
     def _fill(self, names: Sequence[str], *, with_step: bool) -> None:
         """Load the rows of these tables that are not loaded yet."""
@@ -193,6 +206,10 @@ class SqlSession:
         self._connection.register(rows, make_frame(arrays, len(columns)))
         self._execute(f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quote_sql_name(rows)}")
         self._described.discard(table.name)
+        for view in self._views.values():
+            if view.base == table.name:
+                self._execute(view.statement)
+                self._described.discard(view.table.name)
 
     def _kind(self, name: str) -> str:
         """Get the DuckDB kind of a table: a view of rows, or an empty table."""
@@ -202,7 +219,7 @@ class SqlSession:
     def _describe(self, names: Iterable[str]) -> None:
         """Add the documentation of these tables and their columns as catalog comments."""
         for name in set(names) - self._described:
-            table = self.tables[name]
+            table = self.catalog[name]
             self._execute(f"COMMENT ON {self._kind(name)} {quote_sql_name(name)} IS {quote_literal(table.row)}")
             described = self._execute(f"SELECT * FROM {quote_sql_name(name)} LIMIT 0").description
             for column, *_ in described:
@@ -216,7 +233,7 @@ class SqlSession:
             with _interrupt_after(self._limit_s, self._connection.interrupt):
                 return self._connection.execute(text)
         except (RuntimeError, _import_duckdb().Error) as error:
-            raise _convert_duckdb_error(error, self.tables) from None
+            raise _convert_duckdb_error(error, self.catalog) from None
 
 
 def _convert_duckdb_error(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:

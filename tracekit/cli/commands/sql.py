@@ -170,6 +170,8 @@ class _StatementRunner:
         with _naming_options():
             _output_sql_rows(self.session.run(statement), self._form)
         if not self._quiet:
+            for warning in self.session.list_warnings(statement):
+                terminal.print_message(f"caution: {warning}")
             for name in sorted(self.session.unfilled - self._told):
                 terminal.print_message(f"{name}: nothing of it was recorded")
         self._told |= self.session.unfilled
