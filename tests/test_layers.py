@@ -141,7 +141,7 @@ OP_COUNTS = Table(
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The count of one process."""
-    return {"op_counts": {"op_count": [len(trace.get("host_ops"))]}}
+    return {"op_counts": {"op_count": [len(trace.get_or_empty("host_ops"))]}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

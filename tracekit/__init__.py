@@ -35,7 +35,7 @@ __version__ = VERSION
 
 _LAZY = {
     "analyze": "tracekit.pipeline",
-    "compare": "tracekit.compare",
+    "compare": "tracekit.pipeline",
     "load": "tracekit.readers.loading",
     "load_all": "tracekit.readers.loading",
     "measure": "tracekit.pipeline",
@@ -83,3 +83,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
     require_alone()
     return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, which are imported at first use."""
+    return sorted({*globals(), *__all__})

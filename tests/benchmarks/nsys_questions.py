@@ -26,7 +26,7 @@ def summaries(path: Path) -> list[pd.DataFrame]:
     source = Source(path, path.name, "nsys", tool="nsys", size_bytes=path.stat().st_size)
     want = Want(tables=frozenset(kernels.ANALYSIS.reads), args=(), columns=frozenset({"device"}))
     traces = nsys.read(source, want, _ignore)
-    return [kernels.summary(Columns.from_frame(trace.get("device_ops"))).frame() for trace in traces]
+    return [kernels.summary(Columns.from_frame(trace.get_or_empty("device_ops"))).frame() for trace in traces]
 
 
 def _ignore(_: int) -> None:

@@ -51,10 +51,10 @@ def test_a_trace_of_nothing_says_so():
 
 
 def test_get_gives_the_empty_table_where_nothing_was_recorded(trace):
-    missing = trace.get("device_ops")
+    missing = trace.get_or_empty("device_ops")
     TABLES["device_ops"].check(missing)
     assert len(missing) == 0
-    assert trace.get("host_ops") is trace["host_ops"]
+    assert trace.get_or_empty("host_ops") is trace["host_ops"]
 
 
 def test_the_bare_arrays_of_columns_are_made_once(trace):

@@ -308,7 +308,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     trace = load(folder, rows)
     limits = IdleTime(kernel_wait_ns=3_000, silence_ns=8_000)
     devices = trace.derived(limits)
-    ops = trace.get("device_ops")
+    ops = trace.get_or_empty("device_ops")
     moved_windows = trace.derived(align_windows_to_device)
     windows_of = {"step": moved_windows.step_rows, "stage": moved_windows.outer_ranges}
     for idle in devices:

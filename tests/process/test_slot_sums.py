@@ -81,7 +81,7 @@ def check_sums(trace):
         assert not len(frame)
         return
     devices = trace.derived(LIMITS) if trace.has("device_ops") else ()
-    ops = trace.get("device_ops")
+    ops = trace.get_or_empty("device_ops")
     for device in [idle.device for idle in devices] or [None]:
         mine = frame[frame["device"].isna() if device is None else frame["device"] == device]
         for number, occurrence, _, ts, dur in steps.itertuples(index=False):

@@ -50,16 +50,16 @@ DEVICE = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 def test_every_row_of_every_file_is_read(name):
     found, has = traces(name), counts(name)
     device = sum(has.get(f"CUPTI_ACTIVITY_KIND_{kind}", 0) for kind in DEVICE)
-    assert sum(len(t.get("device_ops")) for t in found) == device
-    assert sum(len(t.get("syncs")) for t in found) == has.get("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", 0)
-    host = [t.get("host_ops") for t in found]
+    assert sum(len(t.get_or_empty("device_ops")) for t in found) == device
+    assert sum(len(t.get_or_empty("syncs")) for t in found) == has.get("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", 0)
+    host = [t.get_or_empty("host_ops") for t in found]
     calls = has.get("CUPTI_ACTIVITY_KIND_RUNTIME", 0)
     assert sum(int((h["kind"] == "runtime").sum()) for h in host) == calls
     ranges = 0
     if "NVTX_EVENTS" in has:
         ranges = asked(name, "SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (59, 60, 70, 71)")[0][0]
     complete = sum(int(h["kind"].isin(("range", "op")).sum()) for h in host)
-    assert complete + sum(len(t.get("open_ranges")) for t in found) == ranges
+    assert complete + sum(len(t.get_or_empty("open_ranges")) for t in found) == ranges
     pids = {t.source.pid for t in found} - {None}
     if "OSRT_API" in has:
         kept = ",".join(map(str, pids))

@@ -43,7 +43,7 @@ def traces_of(name):
 
 def of_kernels(trace):
     """(name, grid, block, ns) of every kernel; a whole graph is none to nsys."""
-    ops = trace.get("device_ops")
+    ops = trace.get_or_empty("device_ops")
     ops = ops[ops["kind"].isin(["kernel", "collective"])]
     ops = ops[~ops["name"].astype(str).str.match(r"CUDA graph \d+$")]
     shape = {key: argument(trace, key, ops) for key in ("grid", "block")}
@@ -52,7 +52,7 @@ def of_kernels(trace):
 
 def of_calls(trace):
     """(name, ns) of every call of the CUDA runtime or driver."""
-    ops = trace.get("host_ops")
+    ops = trace.get_or_empty("host_ops")
     ops = ops[ops["kind"] == "runtime"]
     names = ops["name"].astype(str).map(without_version)
     return pd.DataFrame({"name": names, "value": ops["dur_ns"]})
@@ -60,14 +60,14 @@ def of_calls(trace):
 
 def of_copies(trace, column):
     """(operation in nsys's words, ns or bytes) of every copy and fill."""
-    ops = trace.get("device_ops")
+    ops = trace.get_or_empty("device_ops")
     ops = ops[ops["kind"].isin(["memcpy", "memset"])]
     return pd.DataFrame({"name": ops["name"].astype(str).map(operation), "value": ops[column]})
 
 
 def of_ranges(trace):
     """(`domain:name` as recorded, ns) of every NVTX range, also of those that the capture's end cut off."""
-    ops, cut = trace.get("host_ops"), trace.get("open_ranges")
+    ops, cut = trace.get_or_empty("host_ops"), trace.get("open_ranges")
     ranges = ops[ops["kind"].isin(["range", "op"])][[*cut.columns]]
     ranges = pd.concat([ranges, cut]) if len(cut) else ranges
     domains = ranges["cat"].astype(str)

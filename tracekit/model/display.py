@@ -6,6 +6,7 @@ and methods of values reach its functions through this module.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -62,10 +63,18 @@ class Displayed:
         return import_display().make_notebook_html(self)
 
 
-def make_module_callable(name: str, function: Callable[..., Any]) -> None:
-    """Make the package `name` callable as `function`.
+def make_module_callable(name: str, find: Callable[[], Callable[..., Any]]) -> None:
+    """Make the package `name` callable as the function that `find` returns, with its signature and docstring.
 
     Importing a package binds it to the attribute of its parent where the function of that name would be.
     """
-    kind = type("CallableModule", (ModuleType,), {"__call__": staticmethod(function)})
+    kind = type(
+        "CallableModule",
+        (ModuleType,),
+        {
+            "__call__": lambda _, *args, **options: find()(*args, **options),
+            "__signature__": property(lambda _: inspect.signature(find())),
+            "__doc__": property(lambda _: find().__doc__),
+        },
+    )
     sys.modules[name].__class__ = kind

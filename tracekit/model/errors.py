@@ -27,6 +27,10 @@ class TracekitError(Exception):
         return self.problem
 
 
+class UnknownNameError(TracekitError, KeyError):
+    """A mapping has nothing of this name; its text suggests the nearest."""
+
+
 class TraceFormatError(TracekitError):
     """A file that its reader cannot read; the only exception a reader raises, whatever the bytes.
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.display import import_display
-from tracekit.model.errors import TracekitError
+from tracekit.model.errors import TracekitError, UnknownNameError
 from tracekit.model.inputs.facts import Facts
 from tracekit.model.inputs.sources import (
     Account,
@@ -70,8 +70,8 @@ class SparseColumn(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class Trace:
-    """The tables of one process from one source file. `trace["device_ops"]` is a pandas frame.
+class Trace(Mapping[str, "pd.DataFrame"]):
+    """The tables of one process from one source file, a mapping of pandas frames: `trace["device_ops"]`.
 
     A table that the source did not record is absent, not empty. `meta` contains file-level facts as recorded
     (`distributedInfo`, `deviceProperties`, versions …), `notes` lists lost or odd data.
@@ -125,15 +125,28 @@ class Trace:
         return all(name in self.tables for name in names)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """Get a table as a frame; raise `TracekitError` that lists the recorded tables if it is absent."""
+        """Get a table as a frame; raise `UnknownNameError` that lists the recorded tables if it is absent."""
         if name not in self.tables:
-            raise TracekitError(
-                f"{self.source.name}: no table {name!r} was recorded",
+            near = did_you_mean(name, self.tables)
+            raise UnknownNameError(
+                f"{self.source.name}: no table {name!r} was recorded{near}",
                 f"recorded: {', '.join(sorted(self.tables)) or 'none'}",
             )
         return self.tables[name]
 
-    def get(self, name: str) -> pd.DataFrame:
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the recorded tables."""
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        """Count the recorded tables."""
+        return len(self.tables)
+
+    def __contains__(self, name: object) -> bool:
+        """Check whether a table was recorded, without making its frame."""
+        return name in self.tables
+
+    def get_or_empty(self, name: str) -> pd.DataFrame:
         """Get a table as a frame; an empty table if it was not recorded."""
         return self.tables[name] if name in self.tables else TABLES[name].empty()
 
@@ -377,10 +390,10 @@ class _DocumentedFrames(Frames):
     """Frames with documentation in `attrs`."""
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """Get a table as a documented frame; raise `TracekitError` that lists the tables if it is absent."""
+        """Get a table as a documented frame; raise `UnknownNameError` that lists the tables if it is absent."""
         if name not in self:
             near = did_you_mean(name, self)
-            raise TracekitError(f"no table {name!r} was measured{near}", f"measured: {', '.join(self) or 'none'}")
+            raise UnknownNameError(f"no table {name!r} was measured{near}", f"measured: {', '.join(self) or 'none'}")
         frame = super().__getitem__(name)
         table = TABLES[name]
         frame.attrs = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.trace import Measurements
 
+Numbers = str | int | Iterable[int] | None
+"""Ranks or steps: a range such as "0-3,7", a number, or several; None means all."""
+
 __all__ = ["analyze", "compare", "measure"]
 
 
 def analyze(  # noqa: PLR0913 - one per option
     path: str | Path | Sequence[str | Path] = (),
     *,
-    ranks: str | None = None,
-    steps: str | None = None,
+    ranks: Numbers = None,
+    steps: Numbers = None,
     stages: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     jobs: int | None = None,
@@ -38,7 +41,7 @@ def analyze(  # noqa: PLR0913 - one per option
 ) -> Report:
     """Analyze a profile directory, a file, a glob, or several of them.
 
-    `ranks` and `steps` are ranges such as "0-3,7"; `stages` and `exclude` are one pattern or several.
+    `ranks` and `steps` are numbers ([0, 3], range(8)) or ranges such as "0-3,7"; `stages` and `exclude` are one pattern or several.
     `work` is the amount of work per step: {"tokens": 4096}, or samples or images. `device_memory` is the memory of
     each GPU: bytes, or "80GiB". `sample` reads this many ranks, spread over all of them.
     `questions` limits the report to these section ids (such as "kernels"), and reads and measures only their inputs;
@@ -73,8 +76,8 @@ def analyze(  # noqa: PLR0913 - one per option
 def measure(  # noqa: PLR0913 - one per option
     path: str | Path | Sequence[str | Path] = (),
     *,
-    ranks: str | None = None,
-    steps: str | None = None,
+    ranks: Numbers = None,
+    steps: Numbers = None,
     stages: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     jobs: int | None = None,
@@ -111,8 +114,8 @@ def compare(  # noqa: PLR0913 - one per option
     base: str | Path | Sequence[str | Path],
     opt: str | Path | Sequence[str | Path],
     *,
-    ranks: str | None = None,
-    steps: str | None = None,
+    ranks: Numbers = None,
+    steps: Numbers = None,
     stages: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     jobs: int | None = None,

@@ -125,7 +125,7 @@ def examine_source(source: Source, advance: Advance) -> tuple[ExaminedProcess, .
 
 def summarize_capture(trace: Trace) -> Capture:
     """Summarize one process: time range, op counts, steps and recording kind."""
-    host, device = trace.get("host_ops"), trace.get("device_ops")
+    host, device = trace.get_or_empty("host_ops"), trace.get_or_empty("device_ops")
     start = np.concatenate([host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()])
     dur = np.concatenate([host["dur_ns"].to_numpy(), device["dur_ns"].to_numpy()])
     first_ns = last_ns = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ class Options:
 
 
 def parse_options(values: Mapping[str, Any]) -> Options:
-    """Make options from keyword values as users give them: one pattern or several, a size such as `80GiB`.
+    """Make options from keyword values as users give them: one pattern or several, numbers or a range, `80GiB`.
 
     None means not given.
     """
@@ -65,6 +65,9 @@ def parse_options(values: Mapping[str, Any]) -> Options:
             continue
         patterns = stated[name]
         stated[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for name in ("ranks", "steps"):
+        if name in stated:
+            stated[name] = _format_numbers(stated[name])
     if "device_memory" in stated:
         from tracekit.job.memory.device_size import parse_device_memory
 
@@ -75,3 +78,10 @@ def parse_options(values: Mapping[str, Any]) -> Options:
 def parse_optional_numbers(spec: str | None) -> frozenset[int] | None:
     """Parse a range such as `0-3,7`; None, which means all, stays None."""
     return None if spec is None else parse_numbers(spec)
+
+
+def _format_numbers(numbers: object) -> object:
+    """Format one number or several as a range, which messages show; a range stays as it is."""
+    if isinstance(numbers, str) or not isinstance(numbers, int | Iterable):
+        return numbers
+    return ",".join(str(number) for number in ([numbers] if isinstance(numbers, int) else numbers))

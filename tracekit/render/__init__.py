@@ -91,9 +91,9 @@ def render(
 
 
 def find_renderer(name: str) -> Renderer:
-    """Find the renderer of this name; TracekitError lists the existing ones."""
+    """Find the renderer of this name or file suffix (`md`, `txt`); TracekitError lists the existing ones."""
     for candidate in RENDERERS:
-        if candidate.name == name:
+        if name == candidate.name or f".{name}" in candidate.suffixes:
             return candidate
     names = [renderer.name for renderer in RENDERERS]
     near = did_you_mean(name, names)
@@ -124,4 +124,4 @@ def get_format_of_path(path: PurePath | str) -> str:
     raise TracekitError(f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}")
 
 
-make_module_callable(__name__, render)
+make_module_callable(__name__, lambda: render)

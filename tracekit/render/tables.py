@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracekit.model.errors import TracekitError
+from tracekit.model.errors import UnknownNameError
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
 from tracekit.model.system.lazy_pandas import pd
 from tracekit.model.text.labels import did_you_mean
@@ -106,7 +106,7 @@ def _make_remarks_table(report: Report) -> Sheet:
 
 
 class ReportTables(Mapping[str, "pd.DataFrame"]):
-    """Frames by table name, made on first access; `TracekitError` lists the existing names."""
+    """Frames by table name, made on first access; `UnknownNameError` lists the existing names."""
 
     def __init__(self, sheets: Mapping[str, Sheet]) -> None:
         """Wrap sheets by name."""
@@ -116,7 +116,7 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
         """Make the frame of one table; `attrs` has its title, caption, and the units and docs of its columns."""
         if name not in self._sheets:
             near = did_you_mean(name, self._sheets)
-            raise TracekitError(f"no table {name!r} in the report{near}", f"there are: {', '.join(self._sheets)}")
+            raise UnknownNameError(f"no table {name!r} in the report{near}", f"there are: {', '.join(self._sheets)}")
         return _make_sheet_frame(self._sheets[name])
 
     def __iter__(self) -> Iterator[str]:
