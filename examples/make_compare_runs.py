@@ -1,7 +1,7 @@
-"""Profiles one small real program before and after a change, each three times, as `tracekit compare` wants it.
+"""Profiles one small real program before and after a change, each four times, as `tracekit compare` wants it.
 
     pip install torch==2.13.0
-    python examples/make_compare_runs.py OUT [--runs 3] [--steps 6]
+    python examples/make_compare_runs.py OUT [--runs 4] [--steps 6]
 
 The change: generation keeps the keys and values of earlier tokens instead of computing all of them anew, and
 the optimizer is a fused one. `OUT/base/run1` … and `OUT/opt/run1` … hold one trace each; the runs of both sides
@@ -73,7 +73,7 @@ def main() -> None:
     """All runs, each in a process of its own: launches differ more than steps do."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--one", choices=("base", "opt"), help=argparse.SUPPRESS)
     options = parser.parse_args()

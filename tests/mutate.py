@@ -138,7 +138,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/process/test_recorded_jitter.py",
     ),
     "tracekit/model/stats/certainty.py": ("tests/model/stats/test_verdict.py", "tests/compare/test_planning.py"),
-    "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py",),
+    "tracekit/model/stats/designs.py": ("tests/model/stats/test_speedup.py", "tests/model/stats/test_verdict.py"),
     "tracekit/model/stats/estimate.py": ("tests/model/stats/test_estimate.py", "tests/model/stats/test_student.py"),
     "tracekit/model/stats/many.py": ("tests/model/stats/test_many.py",),
     "tracekit/model/stats/needed.py": (
@@ -147,13 +147,21 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/compare/test_planning.py",
         "tests/model/stats/test_verdict.py",
     ),
-    "tracekit/model/stats/noise.py": ("tests/model/stats/test_noise.py",),
+    "tracekit/model/stats/noise.py": ("tests/model/stats/test_noise.py", "tests/model/stats/test_speedup.py"),
+    "tracekit/model/stats/odd_values.py": (
+        "tests/model/stats/test_odd_values.py",
+        "tracekit/model/stats/odd_values.py",
+    ),
     "tracekit/model/stats/outlook.py": ("tests/model/stats/test_outlook.py", "tracekit/model/stats/outlook.py"),
     "tracekit/model/stats/speedup.py": ("tests/model/stats/test_speedup.py",),
     "tracekit/model/stats/trend.py": (
         "tests/model/stats/test_trend.py",
         "tracekit/model/stats/trend.py",
         "tests/model/stats/test_growth_shapes.py",
+    ),
+    "tracekit/model/stats/two_levels.py": (
+        "tests/model/stats/test_two_levels.py",
+        "tracekit/model/stats/two_levels.py",
     ),
     "tracekit/model/stats/verdict.py": ("tests/model/stats/test_verdict.py",),
     "tracekit/model/tables/frame.py": ("tests/model/test_frame.py", "tracekit/model/tables/frame.py"),

@@ -61,6 +61,16 @@ def test_a_saved_comparison_is_the_same_tables_and_annotations(call, folder, tmp
     assert b"::error title=" in (folder / "c.notes").read_bytes()
 
 
+def test_a_comparison_of_an_older_version_has_chances_without_a_range(call, folder, tmp_path):
+    document = json.loads((folder / "c.json").read_text(encoding="utf-8"))
+    for row in document["outlook"]:
+        del row["at_most"]
+    (tmp_path / "old.json").write_text(json.dumps(document), encoding="utf-8")
+    new, old = (" ".join(call("render", path).stdout.split()) for path in (folder / "c.json", tmp_path / "old.json"))
+    assert "2 % (1–3 %) at +3 %" in new
+    assert "2 % at +3 %" in old
+
+
 def test_what_was_not_tested_still_is_an_error(call, folder):
     again = call("render", folder / "c.json", "-f", "junit").stdout
     assert '<error message="not tested: throughput' in again
@@ -68,7 +78,7 @@ def test_what_was_not_tested_still_is_an_error(call, folder):
 
 def test_without_a_format_it_is_text_on_standard_output(call, folder):
     done = call("render", folder / "c.json", "--top", "3")
-    assert "1.12× slower [1.10×, 1.14×]" in done.stdout
+    assert "1.11× slower [1.10×, 1.13×]" in done.stdout
     assert done.stderr == ""
 
 

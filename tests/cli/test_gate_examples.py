@@ -61,5 +61,3 @@ def test_the_rules_of_the_example_file_test_something(call):
     assert len(found) == sum(len({"max-increase", "max"} & rule.keys()) for rule in rules)
     assert status == 0
     assert "not tested" not in found.values()
-    held = call("gate", run, "--config", toml, "-j", "1")
-    assert held.exit_code == 0, held.stderr

@@ -7,7 +7,7 @@ from tracekit.model.errors import TracekitError
 
 
 def pair(base=None, opt=None):
-    """Two sides of three runs each with these facts."""
+    """Two sides of four runs each with these facts."""
     return made_side("base", step_rows(*BASE_RUNS), **(base or {})), made_side(
         "opt", step_rows(*OPT_RUNS), **(opt or {})
     )
@@ -32,7 +32,8 @@ def test_what_is_inconclusive_says_what_would_settle_it():
     found = compared(step_rows(BASE_RUNS[0]), step_rows(OPT_RUNS[0]))
     assert found.verdict == "inconclusive"
     assert found.needed == (
-        "record at least 3 runs per side: in 80 % of cases they show that nothing changed by 3.0 %, or a change of 5.6 %"
+        "One run per side cannot separate a change from run-to-run noise. A change this large would be confirmed by 4 per side,"
+        " if equal runs differ by less than 2.6 %."
     )
 
 

@@ -218,5 +218,5 @@ def test_the_answer_says_which_stage_alone_changes_the_step_most(tmp_path):
     gen = change_of(found, "stage_time", "gen")
     assert gen.step_low < gen.step_ratio < gen.step_high
     (line,) = (line for line in describe_comparison_basis(found) if "from this alone" in line)
-    assert line.startswith("inconclusive: gen 1.99× faster [")
-    assert "→ step 1.59× faster [" in line
+    # The interval of steps of one run per side says nothing of other runs, and is not shown.
+    assert line == "inconclusive: gen 1.99× faster → step 1.59× faster from this alone"

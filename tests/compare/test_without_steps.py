@@ -39,10 +39,10 @@ def compared(call, *args):
 
 
 def sides(*lasting, **more):
-    """Options of both sides with three recordings each."""
+    """Options of both sides with four recordings each."""
     given = []
     for side, every_us in zip(("base", "opt"), lasting, strict=True):
-        for run in (1, 2, 3):
+        for run in (1, 2, 3, 4):
             given += [f"--{side}", window(f"{side}{run}.json", every_us, number=run, **more)]
     return given
 
@@ -61,7 +61,7 @@ def test_a_recording_is_no_step(call):
     assert "a.json: 1 run, 30.0 ms recorded without step marks" in " ".join(text.split())
 
 
-def test_three_recordings_a_side_break_a_gate(call):
+def test_four_recordings_a_side_break_a_gate(call):
     given = sides(1000, 1117)
     status, found = compared(call, *given, *RULE)
     assert status == 1
@@ -141,9 +141,12 @@ def test_a_saved_report_holds_what_recurs(call):
 def test_budgets_of_steps_are_not_held_against_what_is_none(call):
     Path("tracekit.toml").write_text('[[gate.rule]]\nmetric = "step_time"\nmax = "1s"\n')
     assert call("gate", window("a.json", 1000), "-j", "1").exit_code == 3
-    paths = [window(f"{n}.json", 1000, number=n) for n in (1, 2, 3)]
+    paths = [window(f"{n}.json", 1000, number=n) for n in (1, 2, 3, 4)]
     tested = call("gate", "--self-test", *paths, "--isolated", *RULE, "-j", "1")
     assert tested.exit_code == 0, tested.stderr
+    few = call("gate", "--self-test", *paths[:3], "--isolated", *RULE, "-j", "1")
+    assert few.exit_code == 2
+    assert "its runs are fewer than 4" in few.stderr
 
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")

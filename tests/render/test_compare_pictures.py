@@ -275,7 +275,7 @@ def test_the_answer_says_what_it_rests_on():
     assert describe_comparison_basis(FOUND) == (
         "run-to-run, 2 v 2 runs × 2 steps · could have detected a change of ≥ 3.1 %",
     )
-    plan = comparison(needed="record 9 runs per side to resolve 3 %")
+    plan = comparison(needed="Record 9 runs per side to resolve 3 %")
     assert describe_comparison_basis(plan)[1] == "Record 9 runs per side to resolve 3 %"
 
 

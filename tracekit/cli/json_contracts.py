@@ -83,7 +83,8 @@ class Inspection:
 class MetricNoise:
     """How much runs of one setting differ in one metric: `sd` of the logarithms of their means on `df` degrees of freedom.
 
-    `steps` are the fewest of a run, `rho` the lag-1 correlation of steps.
+    `steps` are the fewest of a run, `rho` the lag-1 correlation of steps, `logs` the logarithms of run means; files of older
+    versions have none.
     """
 
     name: str
@@ -94,6 +95,7 @@ class MetricNoise:
     runs: int
     steps: int
     rho: float | None
+    logs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class NoiseOfRuns:
     runs: tuple[str, ...]
     fingerprint: Mapping[str, str]
     notes: tuple[str, ...]
+    spans: tuple[tuple[str, int, int], ...]
     metrics: tuple[MetricNoise, ...]
     schema: str = noise.SCHEMA
 

@@ -78,9 +78,19 @@ def describe_largest_stage_effect(changes: Sequence[Change], step: str = "step")
     _, title, stage = max(effects, key=lambda effect: effect[:2])
     name = join_phrase(stage.role, title)
     doubt = "inconclusive: " if stage.word == "inconclusive" else ""
-    of_stage = format_speedup_with_interval(stage.ratio, stage.low, stage.high)
-    whole_step = format_speedup_with_interval(stage.step_ratio, stage.step_low, stage.step_high)
+    if is_of_steps_alone(stage):
+        of_stage, whole_step = (
+            format_speedup_with_interval(ratio, None, None) for ratio in (stage.ratio, stage.step_ratio)
+        )
+    else:
+        of_stage = format_speedup_with_interval(stage.ratio, stage.low, stage.high)
+        whole_step = format_speedup_with_interval(stage.step_ratio, stage.step_low, stage.step_high)
     yield f"{doubt}{name} {of_stage} → {step} {whole_step} from this alone"
+
+
+def is_of_steps_alone(change: Change) -> bool:
+    """Whether an inconclusive change has an interval of the steps of one run per side, which says nothing of other runs."""
+    return change.word == "inconclusive" and change.label.startswith("within-run")
 
 
 def _excludes_one(change: Change) -> bool:

@@ -27,8 +27,15 @@ from tracekit.model.metrics import (
     get_metric_title,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.stats.outlook import find_detectable_change
-from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, compare_exact, compute_speedup
+from tracekit.model.stats.outlook import draw_comparisons, find_detectable_change
+from tracekit.model.stats.speedup import (
+    FOOTNOTES,
+    Pairing,
+    Speedup,
+    compare_exact,
+    compute_speedup,
+    describe_footnotes,
+)
 from tracekit.model.stats.verdict import (
     CAPS,
     LEAST_EFFECT,
@@ -36,6 +43,7 @@ from tracekit.model.stats.verdict import (
     choose_verdict,
     compute_effect_threshold,
     correct_verdicts,
+    describe_caps,
     list_caps,
 )
 
@@ -182,7 +190,7 @@ def _judge_metric_interval(
         better="higher" if kind.better == "higher" else "lower",
         assume_independent_steps=choices.assume_independent_steps,
     )
-    notes = (*(FOOTNOTES[footnote] for footnote in ratio.footnotes), *(CAPS[cap] for cap in judgement.caps))
+    notes = (*describe_footnotes(ratio), *describe_caps(judgement.caps, ratio))
     detectable_change = None
     if key[0] in STEP_AND_STAGES:
         detectable_change = find_detectable_metric_change(ratio, choices)
@@ -226,7 +234,10 @@ def find_detectable_metric_change(ratio: Speedup, choices: ComparisonChoices) ->
     """
     if ratio.low is None or list_caps(ratio, choices.assume_independent_steps):
         return None
-    return find_detectable_change(ratio.spreads, compute_effect_threshold(ratio, choices.min_effect), ratio.level)
+    drawn = draw_comparisons(ratio, steps_are_runs=choices.assume_independent_steps)
+    if drawn is None:
+        return None
+    return find_detectable_change(drawn, compute_effect_threshold(ratio, choices.min_effect))
 
 
 def compute_metric_speedup(

@@ -90,8 +90,8 @@ class ExcludedStep:
 class VerdictOutlook:
     """Probability of each verdict if the second side were slower by `change`, for these runs or for more.
 
-    The probabilities use the estimated spread. `at_least` is the probability of a regression under the
-    largest spread that the estimate allows.
+    The probabilities are averaged over the spreads that these runs leave possible. `at_least` and `at_most` bound
+    that of a regression for 80 % of them; older versions saved no `at_most`.
     """
 
     runs: str
@@ -101,6 +101,7 @@ class VerdictOutlook:
     improvement: float
     inconclusive: float
     at_least: float
+    at_most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from math import log, log1p
 
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import format_short_amount
+from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import ComparedSide, is_all_positive
+from tracekit.job.sessions import LEAST_SESSIONS, SESSION_GAP_NS, count_sessions, measure_session_gap
 from tracekit.model.metrics import METRICS, PER_WORK, STAGE_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.stats.speedup import Speedup, compute_speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, choose_verdict
-from tracekit.model.tables.frame import concat, max_of, min_of, sum_of
+from tracekit.model.tables.frame import concat, sum_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,8 @@ def _list_work_amount_differences(base: ComparedSide, opt: ComparedSide) -> Iter
 def _is_clear_work_difference(ratio: Speedup) -> bool:
     """Check whether a work count differs by more than chance, treating steps as runs."""
     judgement = choose_verdict(ratio, assume_independent_steps=True)
-    return ratio.se == 0.0 or judgement.word in ("regression", "improvement")
+    is_change = judgement.uncapped in ("regression", "improvement")
+    return ratio.se == 0.0 or (is_change and set(judgement.caps) <= {"two levels"})  # counts have no slow runs
 
 
 def _format_count_per_step(count: float) -> str:
@@ -185,25 +188,23 @@ def describe_session_order(base: ComparedSide, opt: ComparedSide) -> str:
 
     Empty if they interleave, or if the order is unknown.
     """
-    base_spans, opt_spans = list_run_spans(base), list_run_spans(opt)
-    if min(len(base_spans), len(opt_spans)) < 2:
+    if min(len(base.spans), len(opt.spans)) < 2:
         return ""
-    if max(end for _, end in base_spans) <= min(opt_spans)[0]:
-        return "before"
-    if max(end for _, end in opt_spans) <= min(base_spans)[0]:
-        return "after"
+    for first, second, order in ((base, opt, "before"), (opt, base, "after")):
+        if max(end for _, _, end in first.spans) <= min(start for _, start, _ in second.spans):
+            return order
     return ""
 
 
-def list_run_spans(side: ComparedSide) -> list[tuple[int, int]]:
-    """List the (first, last) instant of every run whose clock counts from the Unix epoch."""
-    if not side.measured:
-        return []
-    captures = concat([measured.frame("captures") for measured in side.measured])
-    captures = captures.filter(captures["absolute_time"])
-    by_run = captures.with_columns(end_ns=captures["ts_ns"] + captures["dur_ns"]).group_by("run")
-    spans = by_run.agg(start_ns=min_of("ts_ns"), end_ns=max_of("end_ns")).sort("run")
-    return list(zip(spans.values("start_ns"), spans.values("end_ns"), strict=True))
+def describe_session_gap(base: ComparedSide, opt: ComparedSide, noise: NoiseFile | None) -> str:
+    """Describe that the sides ran in different sessions; empty if not, or if the A/A noise covers as many sessions."""
+    gap = measure_session_gap(base.spans, opt.spans)
+    if gap is None or (noise is not None and count_sessions(noise.spans) >= LEAST_SESSIONS):
+        return ""
+    return (
+        f"the sides ran {gap / SESSION_GAP_NS:.3g} h apart, and the machine may have changed in between: run base again"
+        " beside opt, in turns"
+    )
 
 
 def _collect_known_hosts(side: ComparedSide) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import log
 
 from tracekit.compare.amdahl import add_step_speedups, format_speedup_with_interval
 from tracekit.compare.changes import (
@@ -12,6 +13,7 @@ from tracekit.compare.changes import (
     choose_headline_metric,
     choose_pairing,
     compare_metrics,
+    compute_metric_speedup,
     judge_headline_step,
     list_unequal_step_work,
 )
@@ -46,6 +48,8 @@ from tracekit.model.metrics import (
     WINDOW,
     grows_with_work,
 )
+from tracekit.model.stats.odd_values import find_odd_run
+from tracekit.model.stats.verdict import choose_verdict
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 from tracekit.model.version import VERSION
@@ -117,9 +121,10 @@ def _compare_step_sides(
         chances = predict_verdicts(ratio, choices)
         if judgement.word == "inconclusive":
             effect = judgement.effect or choices.min_effect
-            needed = recommend_recording(ratio, effect, treat_steps_as_runs=choices.assume_independent_steps)
+            needed = recommend_recording(ratio, judgement, effect, treat_steps_as_runs=choices.assume_independent_steps)
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
     warnings += choice_notes
+    warnings += _describe_without_odd_run(base, opt, key, choices)
     if origin is not None:
         warnings += origin.kernels.warnings
     return Comparison(
@@ -147,6 +152,29 @@ def _compare_step_sides(
         untested_passes=choices.gate.untested_passes,
         memory=memory,
     )
+
+
+def _describe_without_odd_run(
+    base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
+) -> Iterator[str]:
+    """Describe the change without a run that lies far from all others of its side."""
+    sides = [base.samples[key], opt.samples[key]]
+    for place, side in enumerate((base, opt)):
+        samples = sides[place]
+        odd = find_odd_run([log(sum(run) / len(run)) for run in samples.values])
+        if odd is None or choices.paired == "run":
+            continue
+        without = [*sides]
+        without[place] = replace(
+            samples,
+            runs=samples.runs[:odd] + samples.runs[odd + 1 :],
+            steps=samples.steps[:odd] + samples.steps[odd + 1 :],
+            values=samples.values[:odd] + samples.values[odd + 1 :],
+        )
+        ratio, _ = compute_metric_speedup(without[0], without[1], choices)
+        word = choose_verdict(ratio, min_effect=choices.min_effect).word
+        speed = format_speedup_with_interval(ratio.ratio, ratio.low, ratio.high)
+        yield f"run {odd + 1} of {side.name} lies far from its others; without it: {speed} ({word})"
 
 
 def _drop_unusable_choices(

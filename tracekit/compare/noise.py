@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tracekit.compare.sides import ComparedSide, is_all_positive
 from tracekit.discover.arguments import refuse_special
+from tracekit.job.sessions import RunSpan
 from tracekit.job.steps.metric_samples import Key
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
@@ -35,7 +36,7 @@ _HINT = "write it again: tracekit noise RUN… -o noise.json"
 class NoiseFile:
     """Noise of each metric, with the fingerprint of the calibrated runs and the version of tracekit.
 
-    `runs` are their names; `notes` describe how they were recorded.
+    `runs` are their names, `spans` tell when they ran; `notes` describe how they were recorded.
     """
 
     metrics: Mapping[Key, Noise]
@@ -43,6 +44,7 @@ class NoiseFile:
     runs: tuple[str, ...]
     notes: tuple[str, ...] = ()
     tool_version: str = VERSION
+    spans: tuple[RunSpan, ...] = ()
 
     def find_noise(self, key: Key) -> Noise | None:
         """Find the noise of one metric, None if it was not calibrated; roles may be spelled differently."""
@@ -76,7 +78,7 @@ def calibrated(side: ComparedSide, notes: tuple[str, ...] = ()) -> NoiseFile:
             "tracekit noise RUN RUN RUN RUN -o noise.json",
         )
     of_all_runs = {key: noise for key, noise in metrics.items() if noise.runs == len(runs)}
-    return NoiseFile(of_all_runs, dict(side.fingerprint), runs, notes)
+    return NoiseFile(of_all_runs, dict(side.fingerprint), runs, notes, spans=side.spans)
 
 
 def check_noise_fits(noise: NoiseFile | None, base: ComparedSide, opt: ComparedSide) -> tuple[NoiseFile | None, str]:
@@ -107,6 +109,7 @@ def write_noise_json(noise: NoiseFile) -> str:
         "runs": list(noise.runs),
         "fingerprint": dict(noise.fingerprint),
         "notes": list(noise.notes),
+        "spans": [list(span) for span in noise.spans],
         "metrics": metrics,
     }
     text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
@@ -146,7 +149,22 @@ def _parse_noise_document(document: Any) -> NoiseFile:
         raise ValueError("its fingerprint is no list of names and texts")
     runs, notes = _get_noise_texts(document, "runs"), _get_noise_texts(document, "notes")
     version = document.get("tool_version", "")
-    return NoiseFile(metrics, facts, runs, notes, version if _is_short_text(version) else "")
+    spans = tuple(_parse_noise_spans(document.get("spans", [])))
+    return NoiseFile(metrics, facts, runs, notes, version if _is_short_text(version) else "", spans)
+
+
+def _parse_noise_spans(rows: Any) -> Iterator[RunSpan]:
+    """Parse when each run ran; files of older versions do not tell."""
+    if not isinstance(rows, list):
+        raise ValueError("its spans are no list")  # noqa: TRY004 - of a file, not of a caller
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 3 and _is_short_text(row[0]) and all(map(_is_time, row[1:]))):
+            raise ValueError(f"it holds no span of a run: {_shorten_noise_value(row)}")
+        yield row[0], row[1], row[2]
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _parse_noise_metrics(rows: Any) -> dict[Key, Noise]:

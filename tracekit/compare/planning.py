@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import log1p
+from collections.abc import Iterator
+from math import expm1, log1p
 
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import VerdictOutlook
-from tracekit.model.stats.certainty import ErrorSpread
-from tracekit.model.stats.needed import ENOUGH_STEPS, MOST_RUNS, NeededRuns, compute_needed_runs, predict_run_spreads
-from tracekit.model.stats.outlook import POWER, SILENT, compute_chances, find_detectable_change
+from tracekit.model.stats.needed import (
+    ENOUGH_STEPS,
+    LEAST_RUNS_OF_PLAN,
+    MOST_RUNS,
+    NeededRuns,
+    compute_needed_runs,
+    find_confirmable_spread,
+)
+from tracekit.model.stats.outlook import (
+    MANY_COMPARISONS,
+    SILENT,
+    DrawnComparisons,
+    PlannedRuns,
+    WordChances,
+    compute_chances,
+    draw_comparisons,
+)
 from tracekit.model.stats.speedup import Speedup
-from tracekit.model.stats.verdict import compute_effect_threshold, list_caps
+from tracekit.model.stats.verdict import ComparisonVerdict, compute_effect_threshold, list_caps
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
-
-LARGER_EFFECTS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Larger changes to plan for, in ascending order, if a smaller one would need too many runs."""
-
-_OFTEN = f"in {POWER:.0%} of cases".replace("%", " %")
-
 
 PREDICTED_CHANGES = (0.0, 0.03, 0.05, 0.1)
 """True slowdowns whose verdicts are predicted."""
+
+_OFTEN = "in 8 of 10 cases"
 
 
 def predict_verdicts(ratio: Speedup, choices: ComparisonChoices) -> tuple[VerdictOutlook, ...]:
@@ -29,95 +40,123 @@ def predict_verdicts(ratio: Speedup, choices: ComparisonChoices) -> tuple[Verdic
     if not ratio.spreads:
         return ()
     delta = compute_effect_threshold(ratio, choices.min_effect)
-    capped = list_caps(ratio, choices.assume_independent_steps)
-    spreads = () if capped else ratio.spreads
-    rows = _predict_verdicts_by_change(f"{ratio.base.runs} v {ratio.opt.runs}", spreads, delta, ratio.level)
-    more = compute_needed_runs(ratio, effect=choices.min_effect).runs
+    independent = choices.assume_independent_steps
+    drawn = None
+    if not list_caps(ratio, independent):
+        drawn = draw_comparisons(ratio, repetitions=MANY_COMPARISONS, steps_are_runs=independent)
+    rows = list(_predict_verdicts_by_change(ratio.base.runs, ratio.opt.runs, drawn, delta))
+    fewest = min(ratio.base.runs, ratio.opt.runs)
+    more = (
+        LEAST_RUNS_OF_PLAN
+        if 1 < fewest < LEAST_RUNS_OF_PLAN
+        else compute_needed_runs(ratio, effect=choices.min_effect).runs
+    )
     if more is not None and more > max(ratio.base.runs, ratio.opt.runs):
-        rows += _predict_verdicts_by_change(f"{more} v {more}", predict_run_spreads(ratio, more), delta, ratio.level)
+        drawn = draw_comparisons(ratio, PlannedRuns(more, more), repetitions=MANY_COMPARISONS)
+        if drawn is not None:
+            rows += _predict_verdicts_by_change(more, more, drawn, delta)
     return tuple(rows)
 
 
 def _predict_verdicts_by_change(
-    runs: str, spreads: Sequence[ErrorSpread], delta: float, level: float
-) -> list[VerdictOutlook]:
-    """Predict the verdicts for each of `CHANGES`."""
-    return [_predict_verdict(runs, change, spreads, delta, level) for change in PREDICTED_CHANGES]
+    base_runs: int, opt_runs: int, drawn: DrawnComparisons | None, delta: float
+) -> Iterator[VerdictOutlook]:
+    """Predict the verdicts for each of `PREDICTED_CHANGES`; without drawn comparisons no verdict is possible."""
+    for change in PREDICTED_CHANGES:
+        chances: WordChances = SILENT if drawn is None else compute_chances(log1p(change), drawn, delta)
+        yield VerdictOutlook(
+            f"{base_runs} v {opt_runs}",
+            change,
+            regression=chances.regression,
+            no_change=chances.no_change,
+            improvement=chances.improvement,
+            inconclusive=chances.inconclusive,
+            at_least=chances.low,
+            at_most=chances.high,
+        )
 
 
-def _predict_verdict(
-    runs: str, change: float, spreads: Sequence[ErrorSpread], delta: float, level: float
-) -> VerdictOutlook:
-    """Predict the verdicts for one true change; without spreads no verdict is possible."""
-    estimated = bound = SILENT
-    if spreads:
-        estimated = compute_chances(log1p(change), spreads, delta, level)
-        bound = compute_chances(log1p(change), spreads, delta, level, bound=True)
-    return VerdictOutlook(
-        runs,
-        change,
-        regression=estimated.regression,
-        no_change=estimated.no_change,
-        improvement=estimated.improvement,
-        inconclusive=estimated.inconclusive,
-        at_least=min(bound.regression, estimated.regression),
-    )
+def recommend_recording(
+    ratio: Speedup, verdict: ComparisonVerdict, effect: float, *, treat_steps_as_runs: bool = False
+) -> str:
+    """Recommend the recording with which an inconclusive comparison decides, in sentences.
 
-
-def recommend_recording(ratio: Speedup, effect: float, *, treat_steps_as_runs: bool = False) -> str:
-    """Describe the recording with which a comparison decides in 80 % of cases.
-
-    It shows *no change* for equal sides, and states the size of change that it detects. If that takes too many
-    runs, the plan is for the smallest larger change that is feasible. If the spread is unknown, the plan is to
-    measure it. `treat_steps_as_runs` treats the steps of one run as independent runs.
+    The change that was seen comes first, then what it takes to show that nothing changed by `effect`.
+    `treat_steps_as_runs` treats the steps of one run as independent runs.
     """
+    fewest = min(ratio.base.runs, ratio.opt.runs)
     if ratio.se is None or (ratio.se == 0.0 and ratio.low is None):
-        return f"record several runs per side of at least {ENOUGH_STEPS} steps each: how much they vary is not known"
-    within = format_quantity(effect, "ratio")
-    plan = compute_needed_runs(ratio, effect=effect, accept_steps=treat_steps_as_runs)
-    if text := format_recording_plan(plan):
-        then = _describe_detected_change(ratio, effect, plan.runs)
-        return f"record {text} per side: {_OFTEN} they show that nothing changed by {within}{then}"
-    for larger in LARGER_EFFECTS:
-        plan = compute_needed_runs(ratio, effect=effect, change=larger, accept_steps=treat_steps_as_runs)
-        if larger > effect and (text := format_recording_plan(plan)):
-            return (
-                f"record {text} per side to show a change of {format_quantity(larger, 'ratio')} {_OFTEN}: that nothing changed"
-                f" by {within} takes more than {MOST_RUNS} runs"
-            )
+        return (
+            f"Record {LEAST_RUNS_OF_PLAN} runs per side of at least {ENOUGH_STEPS} steps each: how much runs differ is"
+            " not known."
+        )
+    if fewest == 1 and ratio.design != "paired runs" and not treat_steps_as_runs:
+        return _recommend_several_runs(ratio, effect)
+    if fewest < LEAST_RUNS_OF_PLAN and _seems_changed(ratio) and not treat_steps_as_runs:
+        more = LEAST_RUNS_OF_PLAN - fewest
+        return f"{more} more {choose_plural(more, 'run')} per side {'decides' if more == 1 else 'decide'}."
+    if fewest == 2 and ratio.design == "runs":
+        return "Record 2 more runs per side: two do not tell how many are needed."
+    if ratio.is_odd:
+        return "A few odd steps or runs decide the spread: no plan can be made from them. Find out first why they are slow."
+    return _recommend_more_runs(ratio, verdict, effect, treat_steps_as_runs=treat_steps_as_runs)
+
+
+def _seems_changed(ratio: Speedup) -> bool:
+    """Whether the interval holds no equality."""
+    return ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high
+
+
+def _recommend_several_runs(ratio: Speedup, effect: float) -> str:
+    """Recommend several runs in place of one on a side."""
+    both = max(ratio.base.runs, ratio.opt.runs) == 1
+    first = "One run per side cannot separate a change from run-to-run noise."
+    if not both:
+        first = "A side of one run cannot show how much its runs differ."
+    delta = compute_effect_threshold(ratio, effect)
+    spread = expm1(find_confirmable_spread(ratio.log_ratio, delta, ratio.level))
+    if abs(ratio.log_ratio) <= delta or spread < 0.001:
+        return f"{first} Record {LEAST_RUNS_OF_PLAN} per side."
     return (
-        f"even {MOST_RUNS} runs per side would not show a change of {format_quantity(LARGER_EFFECTS[-1], 'ratio')}: find out first why"
-        " steps and runs differ so much (tracekit analyze)"
+        f"{first} A change this large would be confirmed by {LEAST_RUNS_OF_PLAN} per side, if equal runs differ by less than"
+        f" {format_quantity(spread, 'ratio')}."
     )
 
 
-def format_recording_plan(plan: NeededRuns) -> str:
-    """Format the steps or runs of a plan, as a range if the spread is uncertain; empty if it has neither."""
+def _recommend_more_runs(
+    ratio: Speedup, verdict: ComparisonVerdict, effect: float, *, treat_steps_as_runs: bool
+) -> str:
+    """Recommend the runs that confirm the change that was seen, and those that show that nothing changed."""
+    seen = verdict.worse is not None and abs(verdict.worse) > compute_effect_threshold(ratio, effect)
+    sentences = []
+    if seen and verdict.worse is not None:
+        plan = compute_needed_runs(
+            ratio, effect=effect, change=expm1(abs(verdict.worse)), accept_steps=treat_steps_as_runs
+        )
+        if text := format_recording_plan(plan, ratio):
+            sentences.append(f"{text} per side confirm a change this large {_OFTEN}")
+    plan = compute_needed_runs(ratio, effect=effect, accept_steps=treat_steps_as_runs)
+    within = format_quantity(effect, "ratio")
+    if text := format_recording_plan(plan, ratio):
+        sentences.append(f"{text} per side show {_OFTEN} that nothing changed by {within}")
+    if not sentences:
+        return (
+            f"Even {MOST_RUNS} runs per side like these would not show that nothing changed by {within}: bring their"
+            " spread down first."
+        )
+    return f"If the runs to come are like these, {'; '.join(sentences)}."
+
+
+def format_recording_plan(plan: NeededRuns, ratio: Speedup) -> str:
+    """Format the steps or runs of a plan; empty if it has neither. Few runs leave a range."""
     unit = "pairs of " if plan.pairs else ""
     choices = []
     if plan.steps is not None:
         choices.append(f"{plan.steps:,} {unit}steps")
     if plan.runs is not None:
-        choices.append(f"{_format_run_range(plan)} {unit}runs")
+        is_rough = min(ratio.base.runs, ratio.opt.runs) < LEAST_RUNS_OF_PLAN
+        runs = f"{plan.runs}"
+        if is_rough and plan.most_runs != plan.runs:
+            runs += f" to {plan.most_runs}" if plan.most_runs else f" to more than {MOST_RUNS}"
+        choices.append(f"{runs} {unit}runs")
     return " or ".join(choices)
-
-
-def _format_run_range(plan: NeededRuns) -> str:
-    if plan.at_least:
-        return f"at least {plan.runs}"
-    if plan.most_runs is None:
-        return f"{plan.runs} to more than {MOST_RUNS}"
-    return f"{plan.runs}" if plan.most_runs == plan.runs else f"{plan.runs} to {plan.most_runs}"
-
-
-def _describe_detected_change(ratio: Speedup, effect: float, runs: int | None) -> str:
-    """Describe the change that so many runs also show, by the estimated spread.
-
-    Empty without a number of runs.
-    """
-    if runs is None:
-        return ""
-    seen = find_detectable_change(
-        predict_run_spreads(ratio, runs), compute_effect_threshold(ratio, effect), ratio.level, bound=False
-    )
-    return "" if seen is None else f", or a change of {format_quantity(seen, 'ratio')}"

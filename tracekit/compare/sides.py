@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from itertools import chain
 from typing import Any
 
+from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.step_values import JOB_VALUE_NAMES
@@ -49,6 +50,8 @@ class ComparedSide:
     contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
     log_contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Digests of the files of each run and of each log, by run; unknown ones are missing."""
+    spans: tuple[RunSpan, ...] = ()
+    """When each run ran; runs of unknown time are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
         notes=(*_list_input_notes(name, inputs), *describe_run_copies(name, copies)),
         errors=tuple(dict.fromkeys(chain.from_iterable(_list_input_errors(measured) for measured in inputs))),
         contents={run: digests for run, digests in contents.items() if run not in copies},
+        spans=tuple(span for span in _collect_run_spans(inputs, renamed) if span[0] not in copies),
     )
 
 
@@ -175,6 +179,14 @@ def _collect_digests(
             if run in names:
                 digests.setdefault(names[run], set()).add(digest)
     return {run: frozenset(digests[run]) for run in sorted(digests)}
+
+
+def _collect_run_spans(inputs: Sequence[ComparedInput], renamed: Sequence[Mapping[str, str]]) -> Iterator[RunSpan]:
+    """Collect the span of every run by its name on this side."""
+    for part, names in zip(inputs, renamed, strict=True):
+        spans = part.report.spans if part.measured is None else list_run_spans(part.measured)
+        for run, start_ns, end_ns in spans:
+            yield names.get(run, run), start_ns, end_ns
 
 
 def _choose_work_metric(metrics: Mapping[Key, MetricSamples]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import describe_load_error
 from tracekit.job.recording_kinds import summarize_recordings
+from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import failed_questions
 from tracekit.model.report import CONFIDENCE, MADE_LATER, Finding, Metric, Recording, Remark, Report, Section, Sheet
@@ -58,6 +59,7 @@ def build_report_of_sections(
         return overview.make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
+    no_spans: tuple[RunSpan, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
     no_numbers: tuple[Metric, ...] = ()
     headline: tuple[Metric, ...] = first_screen(overview.make_headline, no_numbers, of_steps)
@@ -79,6 +81,7 @@ def build_report_of_sections(
         unseen=overview.list_unseen(measured),
         values=values,
         contents=appendix.list_content_digests(measured),
+        spans=first_screen(list_run_spans, no_spans),
         files=overview.count_files_by_state(measured),
         recordings=recordings,
         cautions=(

@@ -5,6 +5,7 @@ import pytest
 
 from tracekit.model.stats.certainty import ErrorSpread, compute_half_width, is_certain_change
 from tracekit.model.stats.designs import (
+    EarlierRuns,
     IntervalTerms,
     combine_variances_welch,
     compute_between_run_terms,
@@ -114,7 +115,8 @@ def test_runs_cover_whatever_they_differ_by(base, opt, between):
     two = np.log(runs_of(random, opt, 5, 0.05, 0.3, between).mean(axis=2))
     found = covered(compute_between_run_terms(one, two), 0.0)
     print(f"{base} v {opt} runs, {between:.0%} between: {found:.1f}")
-    assert abs(found - 95) <= POINTS
+    # With fewer than four runs on a side the wider of two spreads counts where they seem to differ.
+    assert -POINTS <= found - 95 <= (POINTS if min(base, opt) >= 4 else 2.0)
 
 
 def test_pairs_cover_and_are_far_narrower_where_work_is_shared():
@@ -157,11 +159,11 @@ GATES = {
 }  # fmt: skip
 
 # The shipped formulas in the same cells. The reference simulated its gates with n − 1 degrees of freedom
-# a side and with Welch's test for three runs; its estimator has n_eff − 1 and one pooled spread.
+# a side and with Welch's test for three runs; its estimator has n_eff − 1, and one pooled spread of runs that seem alike.
 SHIPPED = {
     "10 steps": ((0.3, 6.7, 22.3, 76.8, 95.9), (6.4, 34.9, 59.9, 90.4, 96.7), (0.0, 1.6, 7.8, 60.2, 95.9)),
     "5 steps": ((0.6, 5.8, 15.8, 56.8, 84.2), (5.8, 24.0, 41.7, 73.6, 86.0), (0.1, 1.4, 5.0, 37.5, 83.9)),
-    "3 runs × 5": ((0.0, 2.4, 15.3, 85.2, 100), (2.4, 29.0, 62.4, 99.0, 100), None),
+    "3 runs × 5": ((0.0, 1.8, 12.4, 77.4, 100), (2.0, 23.5, 54.1, 96.4, 100), None),
     "10 steps, 15 %": ((2.3, 4.2, 6.0, 12.2, 34.8), (4.2, 7.3, 10.0, 18.8, 44.0), (0.6, 1.2, 1.8, 4.8, 19.3)),
 }  # fmt: skip
 
@@ -214,7 +216,7 @@ def test_gates_raise_no_more_false_alarms_than_the_reference(name):
             continue
         print(f"{name:15}", *(f"{value:6.1f} ({want})" for value, want in zip(row, wanted, strict=True)))
         # False alarms: at most the reference's. Power: less with one run, as that is the price of
-        # counting correlated steps; more with three, as one pooled spread has more degrees of freedom.
+        # counting correlated steps; more with three, as a pooled spread has more degrees of freedom.
         assert row[0] <= wanted[0] + POINTS + sampling_error(wanted[0], 2_000)
         allowed = np.array([POINTS + sampling_error(want, 2_000) for want in wanted])
         if GATES[name][1] == 1:
@@ -246,19 +248,24 @@ def test_verdicts_of_single_comparisons_agree_with_the_arrays(name):
     terms = shipped_terms(base, opt)
     design = "steps" if runs == 1 else "runs"
 
-    def slower(spreads, least):
-        beyond = -terms.log_ratio - compute_half_width(spreads, 0.95) > least
-        return beyond & is_certain_change(terms.log_ratio, spreads)
+    def is_beyond(spreads, least):
+        return -terms.log_ratio - compute_half_width(spreads, 0.95) > least
 
-    alone = slower(list_error_spreads(*sides, design, terms), np.log1p(0.03))
-    wide = slower(list_error_spreads(*sides, design, terms, (spread, 7.0)), np.maximum(np.log1p(0.03), spread))
+    spreads = list_error_spreads(*sides, design, terms)
+    alone = is_beyond(spreads, np.log1p(0.03))
+    certain = alone & is_certain_change(terms.log_ratio, spreads)
+    earlier = EarlierRuns(8, 7 * spread**2, None)
+    wide = is_beyond(list_error_spreads(*sides, design, terms, earlier), np.maximum(np.log1p(0.03), spread))
     for at in range(500):
         found = choose_verdict(compute_speedup(list(base[at]), list(opt[at])), assume_independent_steps=True)
-        assert (found.word == "regression") == alone[at]
+        assert (found.uncapped == "regression") == alone[at]
+        # Three runs never show a change; one only where its steps stand for runs.
+        assert (found.word == "regression") == (runs == 1 and certain[at])
         if runs == 1:
             noise = calibrate_noise(list(equal[at]))
             found = choose_verdict(compute_speedup(list(base[at]), list(opt[at]), noise=noise))
-            assert (found.word == "regression") == wide[at]
+            assert (found.uncapped == "regression") == wide[at]
+            assert found.word != "regression"
 
 
 # Steps; then power in percent and false ones of 270 by the reference: Benjamini-Hochberg without a

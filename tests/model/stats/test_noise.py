@@ -24,6 +24,7 @@ def test_the_correlation_is_over_all_runs_by_their_steps():
     found = calibrate_noise([[1, 1, 2, 2, 1, 1, 2, 2], [1, 2, 2, 1], [1, 2], [5, 5, 5]])
     assert found.rho == pytest.approx((8 * 0.296875 - 4 * 0.1875) / 12)
     assert found.steps == 2
+    assert calibrate_noise([[1, 2, 1], [1, 2, 2]]).rho is not None, "three steps do"
 
 
 def test_a_correlation_beyond_minus_one_is_minus_one():
@@ -80,10 +81,21 @@ GOOD = {"sd": 0.01, "df": 3, "runs": 4, "steps": 5, "rho": None}
         {"steps": 0},
         {"sd": 1e100},
         {"rho": "high"},
+        {"logs": "0, 0, 0"},
+        {"logs": None},
+        {"logs": [0.0, 0.01, 0.02]},
+        {"logs": [0.0, 0.01, 0.02, "0.03"]},
+        {"logs": [0.0, 0.01, 0.02, float("nan")]},
+        {"logs": [0.0, 0.01, 0.02, 0.03]},
     ],
 )
 def test_a_damaged_file_is_no_calibration(wrong):
     assert Noise.from_dict(GOOD).df == 3
+    # ±.00866025 about their mean: √(4 · .000075 / 3) = .01.
+    logs = [0.0086602545, -0.0086602545] * 2
+    assert Noise.from_dict({**GOOD, "logs": logs}).logs == tuple(logs), "but for rounding"
+    wide = [1.7320508084, -1.7320508084] * 2
+    assert Noise.from_dict({**GOOD, "sd": 2.0, "logs": wide}).logs == tuple(wide)
     with pytest.raises(ValueError, match="noise"):
         Noise.from_dict({**GOOD, **wrong})
     with pytest.raises(ValueError, match="noise"):

@@ -1,7 +1,7 @@
 """Two sides compared: every design's numbers by hand, what each covers, and what no design can know."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import exp, log
 
 import numpy as np
@@ -9,14 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.stats.designs import compute_step_variance, compute_within_run_terms
-from tracekit.model.stats.noise import Noise
-from tracekit.model.stats.speedup import FOOTNOTES, compare_exact, compute_speedup
+from tracekit.model.stats.designs import (
+    EarlierRuns,
+    compute_between_run_terms,
+    compute_step_variance,
+    compute_within_run_terms,
+)
+from tracekit.model.stats.noise import Noise, calibrate_noise
+from tracekit.model.stats.speedup import FOOTNOTES, compare_exact, compute_speedup, describe_footnotes
 
 BASE = [10.2, 10.4, 10.1, 10.6, 10.3]
 OPT = [9.1, 9.3, 9.0, 9.2, 9.4]
 BASE_RUNS = [BASE, [10.5, 10.2, 10.4], [10.1, 10.0, 10.3]]
 OPT_RUNS = [OPT, [9.3, 9.1], [9.0, 9.4, 9.2]]
+FOURTH = [10.2, 10.3, 10.25], [9.3, 9.2, 9.4]
 NOISE = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
 
 values = st.floats(0.5, 2.0)
@@ -27,7 +33,9 @@ sides = st.lists(st.lists(values, min_size=1, max_size=8), min_size=1, max_size=
     ("base", "opt", "noise", "ratio", "low", "high", "df", "label"),
     [
         ([BASE], [OPT], None, 1.121739, 1.092758, 1.151489, 7.9479, "within-run"),
-        (BASE_RUNS, OPT_RUNS, None, 1.116613, 1.095244, 1.138398, 4, "run-to-run (equal spread assumed)"),
+        ([*BASE_RUNS, FOURTH[0]], [*OPT_RUNS, FOURTH[1]], None, 1.112979, 1.096578, 1.129627, 4.6414, "run-to-run"),
+        # Runs of opt do not differ: base has its own spread, as large as one for both, on 2 degrees.
+        (BASE_RUNS, OPT_RUNS, None, 1.116613, 1.083673, 1.150554, 2, "run-to-run"),
         (BASE_RUNS, [OPT], None, 1.116613, 1.051704, 1.185527, 2, "run-to-run (equal spread assumed)"),
         ([BASE], [OPT], NOISE, 1.121739, 1.084848, 1.159885, 7, "run-to-run (A/A noise)"),
     ],
@@ -180,8 +188,151 @@ def test_what_places_have_in_common_in_all_runs_is_no_scatter():
     assert float(variance) == pytest.approx(0, abs=1e-30)
 
 
-def test_several_runs_have_no_use_for_calibrated_noise():
-    assert compute_speedup(BASE_RUNS, OPT_RUNS, noise=NOISE).low == compute_speedup(BASE_RUNS, OPT_RUNS).low
+def of_logs(*logs):
+    """Runs of one step with these log means."""
+    return [[exp(value)] for value in logs]
+
+
+ALIKE = of_logs(-0.01, 0.0, 0.01)
+"""Squares of .0002 about their mean."""
+
+
+@pytest.mark.parametrize(("wide", "label"), [(0.0199, "run-to-run (equal spread assumed)"), (0.0201, "run-to-run")])
+def test_three_runs_share_a_spread_unless_one_side_seems_to_vary_more(wide, label):
+    # F(.8; 2, 2) is 4: twice the spread of the other side.
+    for sides in ((ALIKE, of_logs(-wide, 0, wide)), (of_logs(-wide, 0, wide), ALIKE)):
+        assert compute_speedup(*sides).label == label
+
+
+def test_the_own_spreads_of_three_runs_have_fewer_degrees_of_freedom():
+    # Variances .01 and .0016, 6.25 times: (.01 + .0016) / 3 either way, on 2 · .0116² / (.01² + .0016²) = 2.624025.
+    found = compute_speedup(of_logs(-0.1, 0, 0.1), of_logs(-0.04, 0, 0.04))
+    assert (found.se, found.df) == pytest.approx(((0.0116 / 3) ** 0.5, 2.624025), rel=1e-6)
+    assert (found.base.spread, found.opt.spread) == pytest.approx((0.1, 0.04))
+    assert "own spread" in found.footnotes
+    assert "base varies 2.5 times as much as opt: each side's own spread was used" in describe_footnotes(found)
+    # 3.75 times: pooled, .0126667 / 2 · 2/3, on 4.
+    found = compute_speedup(of_logs(-0.1, 0, 0.1), of_logs(-0.1 / 3.75**0.5, 0, 0.1 / 3.75**0.5))
+    assert (found.se, found.df) == pytest.approx(((0.01 * (1 + 1 / 3.75) / 3) ** 0.5, 4))
+    assert "own spread" not in found.footnotes
+
+
+@pytest.mark.parametrize(("times", "label"), [(1.50, "run-to-run (equal spread assumed)"), (1.51, "run-to-run")])
+def test_of_unequal_sides_the_one_known_less_may_vary_more(times, label):
+    # F(.8; 2, 5) = 2.5 (.2^−.4 − 1) = 2.259135 = 1.503². Six runs ±.01: variance 6 · .0001 / 5.
+    six = of_logs(0.01, -0.01, 0.01, -0.01, 0.01, -0.01)
+    wide = times * (1.2e-4) ** 0.5
+    for sides in ((six, of_logs(-wide, 0, wide)), (of_logs(-wide, 0, wide), six)):
+        found = compute_speedup(*sides)
+        assert found.label == label
+    # The side known better may vary as much as it likes: pooled, (5 · .012 + 2 · .0001) / 7 (1/6 + 1/3).
+    found = compute_speedup(of_logs(0.1, -0.1, 0.1, -0.1, 0.1, -0.1), ALIKE)
+    assert (found.label, found.df) == ("run-to-run (equal spread assumed)", 7)
+    assert found.se == pytest.approx(((0.06 + 0.0002) / 7 / 2) ** 0.5)
+
+
+def test_own_spreads_are_never_narrower_than_one_for_both():
+    # Base: three runs, .0002, and .0011 of 12 earlier ones: .0013 / 13. Opt: ten of .0036 / 9, F(.8; 9, 13) = 1.65.
+    # Own: .0001/3 + .0004/10 = 7.333e-5 on 20.4286 degrees; one spread: .0049 / 22 (1/3 + 1/10) = 9.6515e-5.
+    base, half = np.array([-0.01, 0.0, 0.01]), (0.0036 / 10) ** 0.5
+    terms = compute_between_run_terms(base, np.array([half, -half] * 5), EarlierRuns(12, 0.0011, None))
+    assert bool(terms.is_own)
+    assert float(terms.variance) == pytest.approx(0.0049 / 22 * 13 / 30)
+    assert float(terms.df) == pytest.approx(20.4286, abs=1e-4)
+    assert (float(terms.shared), terms.shared_df) == (pytest.approx(float(terms.variance)), 22)
+
+
+def calibrated(*logs, **changed):
+    return replace(calibrate_noise(of_logs(*logs)), **changed)
+
+
+EIGHT = (0.012, -0.008) * 4
+"""Squares of .0008 about their mean, a range of .02; none of them is a run of `ALIKE`."""
+
+
+def test_earlier_runs_are_part_of_the_spread_of_base():
+    # Base .0002 + .0008 on 2 + 7 degrees, opt .0002 on 2: .0012 / 11 · 2/3, and t(11) = 2.200985.
+    found = compute_speedup(ALIKE, of_logs(-0.11, -0.1, -0.09), noise=calibrated(*EIGHT))
+    assert (found.label, found.df) == ("run-to-run (A/A noise)", 11)
+    assert found.se == pytest.approx((0.0012 / 11 * 2 / 3) ** 0.5)
+    assert log(found.high / found.ratio) == pytest.approx(2.200985 * found.se, abs=1e-7)
+    assert (found.earlier.runs, found.earlier.squares, found.earlier.widest) == (
+        8,
+        pytest.approx(0.0008),
+        pytest.approx(0.02),
+    )
+    # Four runs per side share one spread as well then: (.0004 + .0008 + .0004) / (10 + 3) · 1/2.
+    waves = of_logs(0.01, -0.01, 0.01, -0.01)
+    four = compute_speedup(waves, waves, noise=calibrated(*EIGHT))
+    assert (four.se, four.df) == (pytest.approx((0.0016 / 13 / 2) ** 0.5), 13)
+
+
+def test_opt_that_varies_more_than_base_and_its_history_has_its_own_spread():
+    # .001 / 9 and .0004: 3.6 times, F(.8; 2, 9) = 1.93. .001/27 + .0004/3 on V² / ((.001/27)²/9 + (.0004/3)²/2).
+    found = compute_speedup(ALIKE, of_logs(-0.02, 0, 0.02), noise=calibrated(*EIGHT))
+    assert (found.se, found.df) == pytest.approx((1.703704e-4**0.5, 3.21038), rel=1e-5)
+    assert (found.base.spread, found.opt.spread) == pytest.approx(((0.001 / 9) ** 0.5, 0.02))
+    assert "opt varies 1.9 times as much as base: each side's own spread was used" in describe_footnotes(found)
+
+
+def test_earlier_runs_that_are_those_of_the_base_do_not_count_twice():
+    opt = of_logs(-0.11, -0.1, -0.095)
+    found = compute_speedup(ALIKE, opt, noise=calibrated(-0.01, 0.0, 0.01, 0.03, 0.04, -0.02))
+    apart = compute_speedup(ALIKE, opt, noise=calibrated(0.03, 0.04, -0.02, 0.5, steps=1))
+    others = np.array([0.03, 0.04, -0.02])
+    assert (found.earlier.runs, found.earlier.squares) == (3, pytest.approx(((others - others.mean()) ** 2).sum()))
+    assert apart.earlier.runs == 4
+    # Two left are one, one left is none.
+    two = compute_speedup(ALIKE, opt, noise=calibrated(-0.01, 0.0, 0.01, 0.03, 0.05))
+    assert (two.earlier.runs, two.earlier.squares) == (2, pytest.approx(0.0002))
+    alone = compute_speedup(ALIKE, opt, noise=calibrated(-0.01, 0.0, 0.01, 0.03))
+    assert alone.earlier is None
+    plain = compute_speedup(ALIKE, opt)
+    assert (alone.low, alone.high, alone.label, alone.spreads) == (plain.low, plain.high, plain.label, plain.spreads)
+    # Beside steps of one run it stands by itself, so that none is left out.
+    single = compute_speedup([BASE], [OPT], noise=calibrated(log(np.mean(BASE)), 2.3, 2.31, 2.32))
+    assert single.earlier.runs == 4
+
+
+def test_noise_of_the_own_runs_of_base_leaves_no_footnote():
+    four = of_logs(-0.01, 0.0, 0.01, 0.05)
+    found = compute_speedup(four, of_logs(0.0, 0.001, 0.002, 0.001), noise=calibrate_noise(four))
+    assert (found.earlier, found.label, found.footnotes) == (None, "run-to-run", ())
+
+
+def test_a_noise_file_without_run_values_is_a_spread_alone():
+    old = calibrated(*EIGHT, logs=())
+    assert Noise.from_dict({key: value for key, value in old.to_dict().items() if key != "logs"}) == old
+    opt = of_logs(-0.11, -0.1, -0.09)
+    found, known = compute_speedup(ALIKE, opt, noise=old), compute_speedup(ALIKE, opt, noise=calibrated(*EIGHT))
+    assert (found.low, found.high, found.df) == pytest.approx((known.low, known.high, known.df))
+    assert (found.earlier.runs, found.earlier.widest) == (8, None)
+
+
+def test_sides_of_unequal_numbers_or_with_history_have_to_exceed_one_spread_for_both_too():
+    four, five = of_logs(-0.01, 0, 0.01, 0.02), of_logs(-0.01, 0, 0.01, 0.02, 0.03)
+    seven, eight = (of_logs(*(0.01 * run for run in range(number))) for number in (7, 8))
+
+    def shown(base, opt, **more):
+        return [(s.widens, s.alpha, s.df) for s in compute_speedup(base, opt, **more).spreads]
+
+    assert [(widens, alpha) for widens, alpha, _ in shown(four, four)] == [(True, 0.0025)]
+    assert [row[1:] for row in shown(five, four)[1:]] == [(0.0025, 7.0)]
+    assert [row[:2] for row in shown(five, five)] == [(True, 0.003)]
+    assert [row[:2] for row in shown(seven, eight)] == [(True, 0.003), (False, 0.003)]
+    assert [row[:2] for row in shown(eight, eight)] == [(True, 0.0025)]
+    assert [row[1:] for row in shown(four, four, noise=calibrated(*EIGHT))] == [(0.0025, 13.0)] * 2
+    # Pairs of runs by their number; steps by what they may show.
+    assert [s.alpha for s in compute_speedup(five, five[::-1], paired="run").spreads] == [0.003]
+    assert [s.alpha for s in compute_speedup([BASE], [OPT]).spreads] == [0.004]
+    assert [s.alpha for s in compute_speedup([BASE], [OPT], noise=NOISE).spreads] == [0.004, 0.0025]
+    assert [s.alpha for s in compute_speedup([BASE] * 2, [OPT, BASE]).spreads][1:] == [0.004]
+
+
+def test_a_side_keeps_the_logarithms_of_its_run_means():
+    found = compute_speedup(BASE_RUNS, [OPT])
+    assert found.base.logs == pytest.approx([log(np.mean(run)) for run in BASE_RUNS])
+    assert found.opt.logs == pytest.approx([log(9.2)])
 
 
 @pytest.mark.parametrize(

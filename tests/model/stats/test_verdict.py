@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from tracekit.model.stats.certainty import (
     ErrorSpread,
+    choose_false_alarm,
     choose_words,
     compute_certain_change,
-    compute_certain_quantile,
     compute_half_width,
     is_certain_change,
 )
 from tracekit.model.stats.needed import compute_needed_runs
-from tracekit.model.stats.noise import Noise
+from tracekit.model.stats.noise import Noise, calibrate_noise
 from tracekit.model.stats.speedup import compute_speedup
-from tracekit.model.stats.verdict import choose_verdict, correct_verdicts
+from tracekit.model.stats.verdict import CAPS, choose_verdict, correct_verdicts, describe_caps
 
 NOISE = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
 BASE = [10.2, 10.4, 10.1, 10.6, 10.3]
-RUNS = [[10.0], [10.1], [9.9]]
+RUNS = [[10.0], [10.1], [9.9], [10.05]]
 FASTER = [[value / 2 for value in run] for run in RUNS]
 
 values = st.floats(0.5, 2.0)
@@ -72,12 +72,20 @@ def test_the_interval_reaches_as_far_as_its_widest_spread():
     assert compute_half_width([wide], 0.9) == pytest.approx(0.0426369, abs=1e-7)
 
 
-def test_a_change_has_to_exceed_every_spread_and_more_so_on_two_degrees_of_freedom():
-    # 99.6 % on 4 degrees: 4.907636; on 3: 6.322101; on 2 it is 99.7 %: 12.851777.
-    assert compute_certain_quantile(4.0) == pytest.approx(4.907636, abs=1e-5)
-    assert compute_certain_quantile(2.0) == pytest.approx(12.851777, abs=1e-5)
-    assert compute_certain_quantile(3.0) == pytest.approx(6.322101, abs=1e-5)
-    spreads = [ErrorSpread(0.01, 4.0), ErrorSpread(0.1, 4.0, widens=False)]
+def test_a_change_has_to_exceed_every_spread_by_its_own_rate_of_false_alarms():
+    # Student's t on 4 degrees: 5.597568 at 99.75 %, 5.321376 at 99.7 %, 4.907636 at 99.6 %.
+    assert compute_certain_change([ErrorSpread(0.01, 4.0)]) == pytest.approx(0.05597568, abs=1e-7)
+    assert compute_certain_change([ErrorSpread(0.01, 4.0, alpha=0.003)]) == pytest.approx(0.05321376, abs=1e-7)
+    assert [choose_false_alarm(runs) for runs in (3, 4, 5, 6, 7, 8, 20)] == [
+        0.0025,
+        0.0025,
+        0.003,
+        0.003,
+        0.003,
+        0.0025,
+        0.0025,
+    ]
+    spreads = [ErrorSpread(0.01, 4.0), ErrorSpread(0.1, 4.0, widens=False, alpha=0.004)]
     assert compute_certain_change(spreads) == pytest.approx(0.4907636, abs=1e-6)
     exact = float(compute_certain_change(spreads))
     assert not is_certain_change(exact, spreads)
@@ -88,6 +96,7 @@ def test_the_default_threshold_is_three_percent():
     assert choose_verdict(between(log1p(0.03) + 1e-9, 0.1)).word == "improvement"
     assert choose_verdict(between(log1p(0.03) - 1e-9, 0.1)).word == "inconclusive"
     assert choose_verdict(between(0.0, 0.01)).effect == pytest.approx(0.03)
+    assert choose_verdict(between(0.0, 0.01)).p == 1
 
 
 def test_without_a_threshold_any_certain_change_counts():
@@ -104,13 +113,17 @@ def test_of_a_throughput_more_is_better():
     assert choose_verdict(fewer, better="lower").worse == pytest.approx(-0.15)
 
 
-def test_what_equal_runs_differ_by_is_no_change():
+def test_what_equal_runs_differ_by_is_no_change_of_one_run():
     noisy = Noise(sd=0.05, df=7.0, runs=8, steps=5, rho=None)
     assert choose_verdict(between(0.04, 0.09)).word == "improvement"
-    found = choose_verdict(between(0.04, 0.09, noise=noisy))
-    assert (found.word, found.effect) == ("inconclusive", pytest.approx(expm1(0.05)))
-    # A smaller noise does not lower the threshold.
-    assert choose_verdict(between(0.0, 0.0, noise=NOISE)).effect == pytest.approx(0.03)
+    alone = replace(compute_speedup(RUNS, FASTER).base, runs=1)
+    for sides in ({"base": alone}, {"opt": alone}):
+        found = choose_verdict(between(0.04, 0.09, noise=noisy, **sides))
+        assert (found.uncapped, found.effect) == ("inconclusive", pytest.approx(expm1(0.05)))
+        # A smaller noise does not lower the threshold.
+        assert choose_verdict(between(0.0, 0.0, noise=NOISE, **sides)).effect == pytest.approx(0.03)
+    # Of several runs per side the noise is in the interval already.
+    assert choose_verdict(between(0.04, 0.09, noise=noisy)).effect == pytest.approx(0.03)
 
 
 def test_one_step_a_side_is_never_more_than_inconclusive():
@@ -126,9 +139,11 @@ def test_two_steps_of_one_run_are_never_more_than_inconclusive():
         assert (found.word, found.uncapped, found.caps) == (
             "inconclusive", "improvement", ("two steps",),
         )  # fmt: skip
-    # One long side does not help, a second run does.
-    assert choose_verdict(compute_speedup([[10, 10.001]], [[1, 1.001, 1.002]])).word == "inconclusive"
-    assert choose_verdict(compute_speedup([[10, 10.001]] * 2, [[1, 1.001], [1.002]])).word == "improvement"
+    # One long side does not help, four runs per side do.
+    uneven = compute_speedup([[10, 10.001]], [[1, 1.001, 1.002]])
+    assert choose_verdict(uneven, assume_independent_steps=True).caps == ("two steps",)
+    four = [[10, 10.001]] * 4, [[1, 1.001], [1.002], [1.001], [1.0015]]
+    assert choose_verdict(compute_speedup(*four)).word == "improvement"
 
 
 def test_one_run_a_side_is_never_more_than_inconclusive():
@@ -142,12 +157,26 @@ def test_one_run_a_side_is_never_more_than_inconclusive():
     assert choose_verdict(compute_speedup([BASE * 20], [BASE * 20])).word == "inconclusive"
 
 
-def test_calibrated_noise_or_a_declaration_lets_one_run_speak():
+def test_a_declaration_lets_one_run_show_a_change_and_calibrated_noise_none():
     half = [value / 2 for value in BASE]
-    assert choose_verdict(compute_speedup([BASE], [half], noise=NOISE)).word == "improvement"
+    found = choose_verdict(compute_speedup([BASE], [half], noise=NOISE))
+    assert (found.word, found.uncapped, found.caps) == ("inconclusive", "improvement", ("two levels",))
+    found = choose_verdict(compute_speedup([BASE], [half], noise=NOISE), assume_independent_steps=True)
+    assert found.word == "improvement"
     assert choose_verdict(compute_speedup([BASE], [half]), assume_independent_steps=True).word == "improvement"
     few = Noise(sd=0.01, df=2.0, runs=3, steps=5, rho=None)
-    assert choose_verdict(compute_speedup([BASE], [half], noise=few)).word == "inconclusive"
+    found = choose_verdict(compute_speedup([BASE], [half], noise=few))
+    assert (found.word, found.caps) == ("inconclusive", ("one run each",))
+
+
+def test_calibrated_noise_lets_one_run_show_that_nothing_changed():
+    calm = Noise(sd=0.002, df=7.0, runs=8, steps=5, rho=None)
+    # ± t(7) √2 · .002 = .0067 of runs, and less of 100 steps.
+    found = choose_verdict(compute_speedup([BASE * 20], [BASE * 20], noise=calm))
+    assert (found.word, found.caps) == ("no change", ())
+    # 3 v 1, one spread of 7 · .002² and 2 · .001²: also without a cap.
+    three = [[value * factor for value in BASE] for factor in (1.0, 1.001, 0.999)]
+    assert choose_verdict(compute_speedup(three, [BASE], noise=calm)).word == "no change"
 
 
 def test_a_side_of_one_run_is_never_more_than_inconclusive():
@@ -159,46 +188,171 @@ def test_a_side_of_one_run_is_never_more_than_inconclusive():
         assert found.uncapped in ("improvement", "regression")
     assert choose_verdict(compute_speedup(runs, [BASE])).uncapped == "no change"
     assert choose_verdict(compute_speedup(runs, [BASE])).word == "inconclusive"
-    assert choose_verdict(compute_speedup(runs, [half], noise=NOISE)).word == "improvement"
-    assert choose_verdict(compute_speedup(runs, [half]), assume_independent_steps=True).word == "improvement"
+    for choices in ({"noise": NOISE}, {}):
+        found = choose_verdict(compute_speedup(runs, [half], **choices), assume_independent_steps=True)
+        assert (found.word, found.uncapped, found.caps) == ("inconclusive", "improvement", ("two levels",))
 
 
 def of_runs(*logs):
     return [[exp(value)] for value in logs]
 
 
-def test_a_change_is_larger_than_equal_sides_seem_to_differ_by():
-    # 3 v 3, log means ±.02 around 0 and around the change: s = .02, SE = .02 √(2/3) = .0163299 on 4 degrees. The
-    # interval is beyond ln 1.03 = .029559 from .029559 + 2.776445 SE = .074898 on, and what equal sides exceed in
-    # 0.4 % is 4.907636 SE = .080141.
-    def said(change):
-        base, opt = of_runs(-0.02, 0, 0.02), of_runs(change - 0.02, change, change + 0.02)
-        return choose_verdict(compute_speedup(base, opt))
-
-    assert (said(0.0748).word, said(0.0748).caps) == ("inconclusive", ())
-    assert (said(0.0751).word, said(0.0751).uncapped) == ("inconclusive", "regression")
-    assert said(0.0800).caps == said(-0.0800).caps == ("chance",)
-    assert (said(0.0803).word, said(-0.0803).word) == ("regression", "improvement")
+def compare_shifted(base, change, opt=None, **choices):
+    """The verdict on runs of these log means, the second side's slower by `change`."""
+    shifted = of_runs(*(log + change for log in opt or base))
+    return choose_verdict(compute_speedup(of_runs(*base), shifted), **choices)
 
 
-def test_of_two_runs_a_side_more_is_asked_for():
-    # Log means ±.01: s = .0141421, SE = .0141421 on 2 degrees; 12.851777 SE = .181752.
-    def said(change):
-        return choose_verdict(compute_speedup(of_runs(-0.01, 0.01), of_runs(change - 0.01, change + 0.01)))
+FOUR = (-0.01, 0.01, -0.01, 0.01)
+"""Their variance is 4e-4 / 3: twice of a quarter of it has the root .0081650, on 6 degrees."""
 
-    assert (said(0.1815).caps, said(0.1820).word) == (("chance",), "regression")
+
+@pytest.mark.parametrize(
+    ("change", "uncapped", "caps"),
+    [
+        # The interval reaches t(6, .975) SE = 2.446912 SE = .019979; a gap of a quarter of .02 begins at .025; what equal
+        # sides exceed in 0.25 % is t(6, .9975) SE = 4.316827 SE = .035247.
+        (0.0199, "inconclusive", ()),
+        (0.0201, "regression", ("overlap",)),
+        (0.0249, "regression", ("overlap",)),
+        (0.0251, "regression", ("chance",)),
+        (0.0352, "regression", ("chance",)),
+        (0.0353, "regression", ()),
+    ],
+)
+def test_four_runs_show_a_change_from_a_gap_and_from_what_equal_sides_differ_by(change, uncapped, caps):
+    found = compare_shifted(FOUR, change, min_effect=0.0)
+    assert (found.uncapped, found.caps) == (uncapped, caps)
+    assert found.word == ("inconclusive" if caps else uncapped)
+    faster = compare_shifted(FOUR, -change, min_effect=0.0)
+    assert faster.caps == caps
+    assert faster.word == {"regression": "improvement"}.get(found.word, found.word)
+
+
+def test_the_least_effect_comes_on_top_of_the_interval_alone():
+    # .029559 + .019979 = .049538, which is more than .035247.
+    assert compare_shifted(FOUR, 0.0495).word == "inconclusive"
+    assert compare_shifted(FOUR, 0.0496).word == "regression"
+
+
+def test_five_runs_may_overlap():
+    # ±.01 twice each and 0: variance 1e-4, SE = √(2e-4 / 5) on 8 degrees. The interval reaches 2.306004 SE = .014584,
+    # and 0.3 % of equal sides 3.704920 SE = .023432.
+    five = (-0.01, -0.01, 0.0, 0.01, 0.01)
+    words = [compare_shifted(five, change, min_effect=0.0) for change in (0.0145, 0.0147, 0.0234, 0.0235)]
+    assert [(found.word, found.caps) for found in words] == [
+        ("inconclusive", ()), ("inconclusive", ("chance",)), ("inconclusive", ("chance",)), ("regression", ())
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("base", "opt", "cap", "sentence"),
+    [
+        (2, 2, "two levels", "2 v 2 equal runs that lie on two levels look like this in up to 6.3 % of comparisons"),
+        (3, 3, "two levels", "3 v 3 equal runs that lie on two levels look like this in up to 1.6 % of comparisons"),
+        (4, 3, "two levels", "4 v 3 equal runs that lie on two levels look like this in up to 0.9 % of comparisons"),
+        (3, 5, "two levels", "3 v 5 equal runs that lie on two levels look like this in up to 0.6 % of comparisons"),
+        (5, 2, "two levels", "5 v 2 equal runs that lie on two levels look like this in up to 1.6 % of comparisons"),
+        (5, 1, "one run alone", "a side of one run cannot show how much its runs differ"),
+        (1, 1, "no interval", "without an interval nothing can be told from noise"),
+    ],
+)
+def test_runs_too_few_to_rule_out_two_levels_show_no_change_however_large(base, opt, cap, sentence):
+    """100 (k/n)^k (m/n)^m, rounded up; however large the change, either way."""
+    runs = (-0.01, 0.01, 0.0, 0.005, -0.005)
+    for change in (1.0, -1.0):
+        compared = compute_speedup(of_runs(*runs[:base]), of_runs(*(log + change for log in runs[:opt])))
+        found = choose_verdict(compared)
+        assert (found.word, found.caps) == ("inconclusive", (cap,))
+        assert describe_caps(found.caps, compared) == (sentence,)
+
+
+@pytest.mark.parametrize("sides", [(3, 6), (6, 3), (4, 4), (10, 3)])
+def test_three_against_six_show_a_change(sides):
+    logs = np.linspace(-0.01, 0.01, 10)
+    base, opt = (of_runs(*logs[::-1][:number]) for number in sides)
+    assert choose_verdict(compute_speedup(base, [[1.2 * value for value in run] for run in opt])).word == "regression"
+
+
+def history(number):
+    return calibrate_noise(of_runs(*np.linspace(-0.0101, 0.0099, number)))
+
+
+@pytest.mark.parametrize(
+    ("base", "opt", "earlier", "word"),
+    [
+        (3, 3, 4, "inconclusive"),
+        (3, 3, 5, "inconclusive"),
+        (3, 3, 6, "regression"),
+        (3, 3, 12, "regression"),
+        (2, 2, 16, "inconclusive"),
+        (1, 3, 16, "inconclusive"),
+        (4, 4, 6, "regression"),
+    ],
+)
+def test_six_earlier_runs_of_base_let_three_show_a_change(base, opt, earlier, word):
+    logs = (-0.01, 0.01, 0.0, 0.005)
+    sides = of_runs(*logs[:base]), of_runs(*(log + 0.3 for log in logs[:opt]))
+    found = choose_verdict(compute_speedup(*sides, noise=history(earlier)))
+    assert (found.uncapped, found.word) == ("regression", word)
+    assert found.caps == (() if word == "regression" else ("two levels",))
+    # The spread of a file that holds no run values counts for the interval alone.
+    old = replace(history(earlier), logs=())
+    assert choose_verdict(compute_speedup(*sides, noise=old)).word == ("regression" if base == 4 else "inconclusive")
+
+
+def test_the_range_of_earlier_runs_widens_the_gap():
+    # Sides of .02 within .008 of each other: more than a quarter of .02, less than one of .04. One spread on 23 degrees:
+    # √((.0004 + .002) / 23 · 2/3) = .0083406, of which 0.25 % exceed 3.104 times as much, .02589, and the change is .028.
+    base, opt = of_runs(-0.01, 0.0, 0.01), of_runs(0.018, 0.028, 0.038)
+    narrow = calibrate_noise(of_runs(*([0.0101, -0.0099] * 10)))
+    wide = calibrate_noise(of_runs(*([0.0001] * 18), 0.0201, -0.0199))
+    words = [choose_verdict(compute_speedup(base, opt, noise=noise), min_effect=0.0) for noise in (narrow, wide)]
+    assert [(found.uncapped, found.caps) for found in words] == [
+        ("regression", ()),
+        ("regression", ("overlap",)),
+    ]
+
+
+def test_sentences_count_the_earlier_runs_that_are_known():
+    known, old = history(8), replace(history(8), logs=())
+
+    def say(base, opt, noise):
+        logs = (-0.01, 0.01, 0.0)
+        compared = compute_speedup(of_runs(*logs[:base]), of_runs(*logs[:opt]), noise=noise)
+        return describe_caps(["two levels"], compared)[0]
+
+    # .9^9 · .1 = 3.87 %, and 1/2 · 1/2 where only a spread is known.
+    assert say(1, 1, known) == (
+        "one run may be a slow one by chance: up to 3.9 % of comparisons of 9 v 1 equal runs look like this; record 4"
+        " runs per side"
+    )
+    assert "up to 25 % of comparisons of 1 v 1 equal runs" in say(1, 1, old)
+    assert say(2, 2, old) == "2 v 2 equal runs that lie on two levels look like this in up to 6.3 % of comparisons"
+    # Two levels alone explain .45 % of 10 v 2 and .16 % of 8 v 3: the rule looks at more of them.
+    several = "equal runs that lie on several levels may look like this in more than 0.5 % of comparisons"
+    assert say(2, 2, known) == f"10 v 2 {several}"
+    assert say(3, 3, history(5)) == f"8 v 3 {several}"
+
+
+def test_every_other_cap_has_a_sentence_of_its_own():
+    compared = compute_speedup(RUNS, FASTER)
+    said = describe_caps([cap for cap in CAPS if cap != "two levels"], compared)
+    assert said == tuple(text for cap, text in CAPS.items() if cap != "two levels")
+    assert len(set(said)) == len(said)
 
 
 def test_a_change_that_steps_alone_make_is_none():
     """One step of three times the time in each run of a side: their means agree, and are no change all the same."""
-    calm, wild = [1.0] * 5, [1.0, 1.0, 1.0, 1.0, 3.0]
-    base = [calm, [1.001] * 5]
-    late, early = wild, [*wild[1:], 1.0]
-    found = choose_verdict(compute_speedup(base, [late, early]))
+    wild = [1.0, 1.0, 1.0, 1.0, 3.0]
+    base = [[factor] * 5 for factor in (1.0, 1.001, 0.9995, 1.0005)]
+    late = [wild[at:] + wild[:at] for at in range(4)]
+    found = choose_verdict(compute_speedup(base, late))
     assert (found.word, found.uncapped, found.caps) == ("inconclusive", "regression", ("chance",))
     # A step that is long in all runs of both sides is no scatter.
-    slower = [[1.2 * value for value in wild], [1.2012 * value for value in wild]]
-    assert choose_verdict(compute_speedup([wild, [1.001 * value for value in wild]], slower)).word == "regression"
+    factors = (1.0, 1.001, 0.9995, 1.0005)
+    alike, slower = ([[scale * factor * value for value in wild] for factor in factors] for scale in (1.0, 1.2))
+    assert choose_verdict(compute_speedup(alike, slower)).word == "regression"
 
 
 def test_unequal_numbers_of_steps_are_not_a_change():

@@ -11,9 +11,9 @@ from tracekit.model.report import Heading, Report, Sheet
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
 
-BASE_RUNS = ([10.2, 10.4, 10.1, 10.6, 10.3], [10.5, 10.2, 10.4], [10.1, 10.0, 10.3])
-OPT_RUNS = ([9.1, 9.3, 9.0, 9.2, 9.4], [9.3, 9.1], [9.0, 9.4, 9.2])
-"""The worked example of the method: 1.116613 [1.095244, 1.138398] as runs, its first runs 1.121739 [1.092758, 1.151489]."""
+BASE_RUNS = ([10.2, 10.4, 10.1, 10.6, 10.3], [10.5, 10.2, 10.4], [10.1, 10.0, 10.3], [10.2, 10.3, 10.25])
+OPT_RUNS = ([9.1, 9.3, 9.0, 9.2, 9.4], [9.3, 9.1], [9.0, 9.4, 9.2], [9.3, 9.2, 9.4])
+"""The worked example of the method: 1.112979 [1.096578, 1.129627] as runs, its first runs 1.121739 [1.092758, 1.151489]."""
 
 
 def row(name, value, *, run="run", step=None, rank=None, role=None, part=None, stage=None):

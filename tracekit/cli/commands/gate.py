@@ -165,27 +165,31 @@ def _report_self_test(side: ComparedSide, tested: GateSelfTest) -> Report:
     powerless, failing = [], []
     for rule in tested.rules:
         rows += [(gate.rule, format_gate_outcome(gate), rule.can_fail) for gate in rule.slowed]
-        if rule.slowed and not rule.can_fail:
+        if rule.slowed and not rule.can_fail and not rule.only_warns:
             powerless.append(f"can never fail: {rule.slowed[0].rule}: {rule.reason}")
         if rule.already:
             failing.append(f"already fails without being slowed: {rule.slowed[0].rule}")
     answer = "the gate can fail" if tested.fails else "the gate cannot fail as it should"
-    never = sum(not rule.can_fail for rule in tested.rules)
+    never = sum(not rule.can_fail and not rule.only_warns for rule in tested.rules)
     if never:
         answer += f"; {never} of {len(tested.rules)} rules can never fail"
     table = Sheet("self-test", "Rules", headings, tuple(rows))
     caveats = (*powerless, *failing)
-    section = Section("self-test", "The gate held against itself", sheets=(table,), caveats=caveats)
+    section = Section("self-test", "Gate self-test", sheets=(table,), caveats=caveats)
     return _make_gate_report(side, ("every step made 20 % longer in memory",), answer, section)
 
 
 def _suggest_gate_fix(tested: GateSelfTest) -> str:
     """Suggest a change that makes the gate fail."""
+    from tracekit.model.stats.needed import LEAST_RUNS_OF_PLAN
     from tracekit.model.stats.verdict import CAPS
 
     caveats = {caveat for gate in tested.gates for caveat in gate.caveats}
     if caveats & {CAPS["one run each"], CAPS["one run alone"]}:
         return "give several runs of it, or test the estimate alone: 'step_time>point:3%'"
     if any(gate.outcome == "inconclusive" and gate.severity == "error" for gate in tested.gates):
-        return "its runs differ too much to show 20 %: record more of them, or test the estimate: 'step_time>point:3%'"
+        return (
+            f"its runs are fewer than {LEAST_RUNS_OF_PLAN}, or differ too much to show 20 %: record more of them, or test the"
+            " estimate: 'step_time>point:3%'"
+        )
     return "add a rule on step_time below 20 %, of severity error"

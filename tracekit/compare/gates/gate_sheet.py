@@ -47,7 +47,7 @@ def build_gate_section(gates: Sequence[Gate]) -> Section:
     """Build the tables of rules, one per unit, with a sentence for every rule that did not simply pass."""
     return Section(
         "gate",
-        "Does it stay within the gate?",
+        "Gate result",
         sheets=tuple(_make_gate_sheets(gates)),
         caveats=tuple(_list_gate_caveats(gates)),
     )

@@ -12,6 +12,7 @@ from math import copysign, inf, log1p
 from typing import Literal
 
 from tracekit.compare.changes import ComparisonChoices, choose_headline_metric, compute_metric_speedup
+from tracekit.compare.differences import describe_session_gap
 from tracekit.compare.gate_rules import (
     IDLE_SHARE,
     STAGE_ALIASES,
@@ -38,7 +39,14 @@ from tracekit.model.report import Gate, Outcome, Unit
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.stats.estimate import Estimate, compute_t_tail, estimate_side
 from tracekit.model.stats.speedup import Speedup, compare_exact
-from tracekit.model.stats.verdict import CAPS, ComparisonVerdict, choose_verdict, correct_verdicts, list_caps
+from tracekit.model.stats.verdict import (
+    CAPS,
+    ComparisonVerdict,
+    choose_verdict,
+    correct_verdicts,
+    describe_caps,
+    list_caps,
+)
 from tracekit.model.units import MINUS
 
 Overall = Literal["", "pass", "fail", "expired", "not comparable", "not tested", "inconclusive"]
@@ -62,12 +70,16 @@ class _JudgedGate:
 
 @dataclass(frozen=True, slots=True)
 class _GatedSides:
-    """Sides that rules apply to; if `blocked`, they are not comparable and only budgets are tested."""
+    """Sides that rules apply to; if `blocked`, they are not comparable and only budgets are tested.
+
+    `apart` says that they ran in different sessions, which leaves rules on times undecided; empty if not.
+    """
 
     base: ComparedSide | None
     opt: ComparedSide
     choices: ComparisonChoices
     blocked: bool
+    apart: str
 
     @property
     def recorded(self) -> tuple[ComparedSide, ...]:
@@ -90,9 +102,10 @@ def apply_gate_rules(
     did different work (`uneven`), times that grow with it are not compared.
     """
     judged: list[_JudgedGate] = []
+    apart = "" if base is None else describe_session_gap(base, opt, choices.noise)
     for rule in rules.rules:
         barred = blocked or (uneven and grows_with_work(rule.name))
-        judged += _apply_gate_rule(rule, _GatedSides(base, opt, choices, barred))
+        judged += _apply_gate_rule(rule, _GatedSides(base, opt, choices, barred, apart))
     outcomes = [_accept_excused_gate(gate, rules) for gate in _apply_holm_to_gates(judged, choices.level)]
     expired = [_make_expired_gate(accept) for accept in rules.accepts if _is_expired_exception(accept, rules)]
     return (*outcomes, *expired)
@@ -168,7 +181,16 @@ def _apply_rule_to_role(
         side = sides.opt if after is None or sides.base is None else sides.base
         reason = _explain_missing_by_error(side) or f"it was not recorded in {side.name}"
         return _JudgedGate(_make_untested_gate(rule, metric, reason))
-    return _judge_gated_change(rule, metric, before, after, sides.choices)
+    judged = _judge_gated_change(rule, metric, before, after, sides.choices)
+    if (
+        sides.apart
+        and not rule.point
+        and not rule.kind.exact
+        and judged.gate.outcome in ("pass", "fail", "inconclusive")
+    ):
+        gate = replace(judged.gate, outcome="not comparable", caveats=(*judged.gate.caveats, sides.apart))
+        return _JudgedGate(gate)
+    return judged
 
 
 def _redirect_step_rule(rule: GateRule, sides: _GatedSides) -> tuple[GateRule, str]:
@@ -393,7 +415,7 @@ def _decide_gate_by_interval(gate: Gate, rule: GateRule, ratio: Speedup, choices
         outcome = "pass"
     if judgement.uncapped == "regression":
         caps = (*caps, *judgement.caps)
-    gate = replace(gate, caveats=tuple(CAPS[cap] for cap in dict.fromkeys(caps)))
+    gate = replace(gate, caveats=describe_caps(dict.fromkeys(caps), ratio))
     return _JudgedGate(_set_gate_outcome(gate, rule, worse, outcome), judgement)
 
 
@@ -443,6 +465,9 @@ def _judge_budget(rule: GateRule, metric: str, opt: MetricSamples, choices: Comp
             gate = replace(gate, caveats=(CAPS["no interval"],))
         elif low <= rule.limit <= high:
             outcome = "inconclusive"
+        elif len(opt.runs) == 1 and not choices.assume_independent_steps:
+            outcome = "inconclusive"
+            gate = replace(gate, caveats=(CAPS["one run alone"],))
         if outcome == "fail":
             judgement = _make_budget_verdict(rule, number)
     return _JudgedGate(replace(gate, outcome=outcome, claim=_describe_budget(gate, rule)), judgement)

@@ -24,13 +24,15 @@ ABSURD_FACTOR = 1_000.0
 class SelfTestedRule:
     """One rule: its outcome for steps slowed by 20 %, and whether it can fail, with the reason if it cannot.
 
-    `already`: it fails without slowing too, so its failure does not show that it detects the slowdown.
+    `only_warns`: a failure of it decides nothing. `already`: it fails without slowing too, so its failure does not show
+    that it detects the slowdown.
     """
 
     slowed: tuple[Gate, ...]
     can_fail: bool
     reason: str
     already: bool = False
+    only_warns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,14 @@ def _self_test_rule(
     absurd = apply_gate_rules(single, base, _make_absurd_side(rule, base), choices)
     fails = _has_failed_gate(absurd)
     reason = ""
-    if rule.severity != "error":
-        reason = "it only warns"
-    elif not fails:
+    if not fails:
         reason = "; ".join(dict.fromkeys(_explain_missing_failure(gate) for gate in absurd))
     return SelfTestedRule(
         apply_gate_rules(single, base, slowed, choices),
-        fails and rule.severity == "error",
+        fails,
         reason,
         already=_has_failed_gate(apply_gate_rules(single, base, base, choices)),
+        only_warns=rule.severity != "error",
     )
 
 

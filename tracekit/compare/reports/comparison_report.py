@@ -6,7 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from tracekit.compare.amdahl import ASSUMES, describe_largest_stage_effect, format_speedup_with_interval
+from tracekit.compare.amdahl import (
+    ASSUMES,
+    describe_largest_stage_effect,
+    format_speedup_with_interval,
+    is_of_steps_alone,
+)
 from tracekit.compare.comparison import Change, Comparison
 from tracekit.compare.differences import shorten_difference_name
 from tracekit.compare.gates.gate_sheet import build_gate_section, describe_gate_result
@@ -51,6 +56,9 @@ _STEP_ALONE = parse_headings("""
 FIRST_CAUTIONS = 6
 """Number of caveats on the first screen, the most serious; the details list the others."""
 
+LEAST_SHOWN_CHANCE = 0.005
+"""Below this chance of detection at every change, the chances are not shown on the first screen."""
+
 _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -93,6 +101,8 @@ def describe_comparison(comparison: Comparison) -> str:
         return f"{word} · {times}"
     if comparison.sessions_apart and verdict in ("improvement", "regression", "no change"):
         times += " · if nothing else changed in between"
+    if is_of_steps_alone(step):
+        return f"{word}: {format_speedup_with_interval(step.ratio, None, None)} between these two runs · {times}"
     size = format_speedup_with_interval(step.ratio, step.low, step.high)
     if verdict in ("improvement", "regression"):
         return f"{size} · {times}"
@@ -273,9 +283,12 @@ def _make_outlook_sheet(comparison: Comparison) -> Sheet:
         no_change | no change | ratio
         improvement | faster | ratio
         inconclusive | inconclusive | ratio
-        at_least | slower, at least | ratio | With the largest spread that these runs leave possible (in 80 % of cases).
+        at_least | slower, from | ratio | With spreads that these runs leave possible: 10 % of them give less.
+        at_most | slower, to | ratio | 10 % of possible spreads give more.
     """)
-    caption = "How often comparisons of such runs end in each verdict, by the spread that was seen."
+    caption = (
+        "How often comparisons of such runs end in each verdict, averaged over the spreads that they leave possible."
+    )
     title = "How probable each verdict is"
     return _make_attribute_sheet("outlook", title, headings, comparison.outlook, caption)
 
@@ -314,7 +327,7 @@ def describe_comparison_basis(comparison: Comparison) -> tuple[str, ...]:
     counts = ", ".join(part for part in (step.label, _format_sample_counts(step)) if part)
     lines = [" · ".join(part for part in (counts, seen) if part), *_describe_detection_chances(comparison), *from_stage]
     if comparison.needed:
-        lines.append(comparison.needed[0].upper() + comparison.needed[1:])
+        lines.append(comparison.needed)
     return tuple(lines)
 
 
@@ -322,8 +335,8 @@ def _describe_detectable_change(step: Change) -> str:
     """Describe the smallest change that these runs could have detected; empty if there is no interval."""
     if step.low is None:
         return ""
-    if step.detectable is None:
-        return "no change of any size could have been detected"
+    if step.detectable is None or step.detectable > 1:
+        return ""
     return f"could have detected a change of ≥ {format_quantity(step.detectable, 'ratio')}"
 
 
@@ -332,8 +345,11 @@ def _describe_detection_chances(comparison: Comparison) -> Iterator[str]:
     parts, is_possible = [], False
     for row in comparison.outlook:
         if row.runs == comparison.outlook[0].runs and row.change > 0:
-            parts.append(f"{_format_probability(row.regression)} at +{row.change:.0%}")
-            is_possible |= row.inconclusive < 1
+            span = ""
+            if row.at_most is not None:
+                span = f" ({_format_probability(row.at_least).removesuffix('%')}–{_format_probability(row.at_most)})"
+            parts.append(f"{_format_probability(row.regression)}{span} at +{row.change:.0%}")
+            is_possible |= row.regression >= LEAST_SHOWN_CHANCE
     if is_possible:
         yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from math import log1p
 from typing import Any
 
-from tracekit.compare.differences import list_run_spans
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import ComparedSide
 from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.job.sessions import has_overlapping_runs
 from tracekit.model.metrics import STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE, get_metric_title
 from tracekit.model.report import Report
-from tracekit.model.stats.certainty import ErrorSpread
+from tracekit.model.stats.needed import LEAST_RUNS_OF_PLAN
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
-from tracekit.model.stats.outlook import find_detectable_change
+from tracekit.model.stats.outlook import PlannedRuns, draw_runs, find_detectable_change
 from tracekit.model.stats.verdict import LEAST_EFFECT
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.units import format_quantity
@@ -23,25 +22,27 @@ from tracekit.model.units import format_quantity
 
 def list_noise_notes(side: ComparedSide) -> Iterator[str]:
     """Describe how the runs were made, by their recorded times: at once, or spread over time."""
-    spans = sorted(list_run_spans(side))
-    if len(spans) < 2:
+    if len(side.spans) < 2:
         return
-    overlap = any(later < end for (_, end), (later, _) in pairwise(spans))
-    if overlap:
+    if has_overlapping_runs(side.spans):
         yield "runs overlap in time: they may have slowed one another"
-    length = format_quantity(spans[-1][1] - spans[0][0], "ns")
-    yield f"the runs span {length}: drift over longer times, and other nodes, are not in this noise"
+    length = max(end for _, _, end in side.spans) - min(start for _, start, _ in side.spans)
+    yield (
+        f"the runs span {format_quantity(length, 'ns')}: drift over longer times, and other nodes, are not in this noise"
+    )
 
 
 def find_resolvable_change(noise: Noise) -> float | None:
-    """Find the smallest change that one run per side calls a regression in 80 % of cases with this noise.
+    """Find the smallest change that `LEAST_RUNS_OF_PLAN` runs per side call a regression in 80 % of cases with this noise.
 
     None if the noise is not usable.
     """
-    if not noise.usable:
+    earlier = noise.list_earlier_runs([])
+    if earlier is None:
         return None
-    delta = max(log1p(LEAST_EFFECT), noise.sd)
-    return find_detectable_change([ErrorSpread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level=0.95)
+    shared = noise.sd, noise.df
+    planned = PlannedRuns(LEAST_RUNS_OF_PLAN, LEAST_RUNS_OF_PLAN)
+    return find_detectable_change(draw_runs((shared, shared), planned, earlier, level=0.95), log1p(LEAST_EFFECT))
 
 
 def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:
@@ -65,7 +66,7 @@ _HEADINGS = parse_headings("""
     runs | runs | count
     steps | fewest steps | count | Of one run.
     sd | spread | ratio | Standard deviation of the means of runs.
-    resolves | smallest change | ratio | What one run a side can then show, in 80 % of cases.
+    resolves | smallest change | ratio | What four runs per side can then show, in 80 % of cases.
 """)
 
 
@@ -101,4 +102,6 @@ def _describe_step_noise(first: Mapping[str, Any], *, few: bool) -> str:
         return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"
     if first["resolves"] is None:
         return text
-    return f"{text}: one run a side shows changes from {format_quantity(first['resolves'], 'ratio')} on"
+    return (
+        f"{text}: {LEAST_RUNS_OF_PLAN} runs per side show changes from {format_quantity(first['resolves'], 'ratio')} on"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -13,14 +14,17 @@ from tracekit.model.stats.estimate import Floats, compute_t_quantiles
 
 Word = Literal["regression", "improvement", "no change", "inconclusive"]
 
-FALSE_ALARM = 0.004
+FALSE_ALARM = 0.0025
 """One-sided false-alarm rate: a change is reported only beyond what equal sides exceed this often.
 
 The promise is 0.5 %; the margin is for runs whose spread is not normally distributed.
 """
 
-FALSE_ALARM_OF_TWO = 0.003
-"""False-alarm rate for up to two degrees of freedom (two runs per side): two runs may be slow together by chance."""
+FALSE_ALARM_OF_FIVE = 0.003
+"""False-alarm rate for five to seven runs on the smaller side."""
+
+FALSE_ALARM_OF_STEPS = 0.004
+"""False-alarm rate of the spread of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +32,35 @@ class ErrorSpread:
     """One source of uncertainty of a log ratio: its standard error `se` on `df` degrees of freedom.
 
     If it `widens`, it is part of the interval; otherwise a change only has to exceed it. If it is not `drawn` in every
-    comparison, it comes from a calibration and stays constant.
+    comparison, it comes from a calibration and stays constant. A change has to exceed what equal sides show in a share
+    `alpha` of comparisons.
     """
 
     se: float | Floats
     df: float | Floats
     widens: bool = True
     drawn: bool = True
+    alpha: float = FALSE_ALARM
 
 
 def compute_half_width(spreads: Sequence[ErrorSpread], level: float) -> Floats:
     """Compute the half-width of the log ratio's interval: the widest spread that widens it; NaN without variation."""
     widths = [compute_t_quantiles(0.5 + level / 2, spread.df) * spread.se for spread in spreads if spread.widens]
-    return np.asarray(np.fmax.reduce(widths))
+    return np.asarray(reduce(np.fmax, widths))
 
 
 def compute_certain_change(spreads: Sequence[ErrorSpread]) -> Floats:
-    """Compute the log ratio that equal sides exceed, on one side, in at most `FALSE_ALARM` of comparisons.
+    """Compute the log ratio that equal sides exceed, on one side, in at most a share `alpha` of comparisons.
 
     The largest spread counts, whether it is between runs, between steps or from calibration.
     """
-    return np.asarray(np.fmax.reduce([compute_certain_quantile(spread.df) * spread.se for spread in spreads]))
+    least = [compute_t_quantiles(1 - spread.alpha, spread.df) * spread.se for spread in spreads]
+    return np.asarray(reduce(np.fmax, least))
 
 
-def compute_certain_quantile(df: float | Floats) -> Floats:
-    """Compute the number of standard errors beyond which a change is not a false alarm."""
-    share = np.where(np.asarray(df) <= 2, FALSE_ALARM_OF_TWO, FALSE_ALARM)
-    return compute_t_quantiles(1 - share, df)
+def choose_false_alarm(fewest_runs: int) -> float:
+    """Choose the false-alarm rate of runs by the runs of the smaller side."""
+    return FALSE_ALARM_OF_FIVE if 5 <= fewest_runs <= 7 else FALSE_ALARM
 
 
 def choose_words(low: Floats, high: Floats, delta: float | Floats) -> npt.NDArray[np.str_]:

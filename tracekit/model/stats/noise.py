@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from tracekit.model.records import dataclass
+from tracekit.model.stats.designs import EarlierRuns
 from tracekit.model.stats.estimate import RANGE, ROUNDING, Runs, check_runs, compute_lag_one
+
+_SAME_SD = 1e-9
+"""Largest difference of two spreads that are the same but for rounding."""
 
 LEAST_RUNS = 4
 """Minimum number of calibration runs whose noise is used to widen an interval."""
@@ -20,7 +24,8 @@ class Noise:
     """The spread of runs that should be equal.
 
     `sd` is the standard deviation of the logarithms of run means on `df` degrees of freedom, `steps` the fewest steps of a
-    run, `rho` the lag-1 correlation of steps over all runs, weighted by their steps (None if unknown).
+    run, `rho` the lag-1 correlation of steps over all runs, weighted by their steps (None if unknown). `logs` are the
+    logarithms of run means; empty in files of older versions.
     """
 
     sd: float
@@ -28,15 +33,30 @@ class Noise:
     runs: int
     steps: int
     rho: float | None
+    logs: tuple[float, ...] = ()
 
     @property
     def usable(self) -> bool:
         """Whether enough runs were calibrated to widen an interval."""
         return self.runs >= LEAST_RUNS and self.sd > ROUNDING
 
-    def to_dict(self) -> dict[str, float | int | None]:
+    def list_earlier_runs(self, base: Sequence[float]) -> EarlierRuns | None:
+        """List the calibrated runs as earlier runs of a base with these log run means; None if they are not usable.
+
+        Runs of the base itself are left out, as they would count twice.
+        """
+        if not self.usable:
+            return None
+        if not self.logs:
+            return EarlierRuns(self.runs, self.sd**2 * self.df, None)
+        others = np.array([log for log in self.logs if len(base) == 1 or log not in base])
+        if len(others) < 2:
+            return None
+        return EarlierRuns(len(others), float(others.var() * len(others)), float(np.ptp(others)))
+
+    def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers for a file; `from_dict` reads them back."""
-        return asdict(self)
+        return {**asdict(self), "logs": list(self.logs)}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Noise:
@@ -47,7 +67,8 @@ class Noise:
             raise ValueError(f"noise: sd is {sd}, below zero")
         if _read_noise_number(stored, "df") != runs - 1:
             raise ValueError(f"noise: df is {stored['df']}, not one less than {runs} runs")
-        return cls(sd, runs - 1.0, runs, steps, None if rho is None else _read_noise_number(stored, "rho"))
+        logs = _read_noise_logs(stored, runs, sd)
+        return cls(sd, runs - 1.0, runs, steps, None if rho is None else _read_noise_number(stored, "rho"), logs)
 
 
 def calibrate_noise(runs: Runs) -> Noise:
@@ -72,6 +93,7 @@ def calibrate_noise(runs: Runs) -> Noise:
         runs=len(parts),
         steps=min(len(part) for part in parts),
         rho=None if rho is None else min(max(rho, -1.0), 1.0),
+        logs=tuple(means.tolist()),
     )
 
 
@@ -81,6 +103,17 @@ def _read_noise_number(stored: Mapping[str, Any], key: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < RANGE[1]:
         return float(value)
     raise ValueError(f"noise: {key} is {value!r}, not a number")
+
+
+def _read_noise_logs(stored: Mapping[str, Any], runs: int, sd: float) -> tuple[float, ...]:
+    """Read the log means of all runs, which must have the spread `sd`; empty if an older version wrote the file."""
+    values = stored.get("logs", [])
+    if not isinstance(values, list):
+        raise ValueError("noise: logs is no list")  # noqa: TRY004 - of a file, not of a caller
+    logs = tuple(_read_noise_number({"logs": value}, "logs") for value in values)
+    if logs and (len(logs) != runs or abs(float(np.std(logs, ddof=1)) - sd) > _SAME_SD * max(sd, 1.0)):
+        raise ValueError(f"noise: logs are not of {runs} runs with a spread of {sd}")
+    return logs
 
 
 def _read_noise_count(stored: Mapping[str, Any], key: str, minimum: int) -> int:

@@ -9,9 +9,18 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import ErrorSpread, compute_half_width
-from tracekit.model.stats.designs import WELCH_FROM, Design, IntervalTerms, compute_design_terms, list_error_spreads
+from tracekit.model.stats.designs import (
+    WELCH_FROM,
+    Design,
+    EarlierRuns,
+    IntervalTerms,
+    compute_design_terms,
+    compute_log_run_means,
+    list_error_spreads,
+)
 from tracekit.model.stats.estimate import Floats, Runs, check_level, check_runs
 from tracekit.model.stats.noise import LEAST_RUNS, Noise
+from tracekit.model.stats.odd_values import has_odd_values
 
 Label = Literal[
     "run-to-run",
@@ -30,6 +39,7 @@ Footnote = Literal[
     "few steps",
     "one pair of runs",
     "two runs",
+    "own spread",
     "no variation",
     "too wide",
     "median disagrees",
@@ -45,6 +55,7 @@ FOOTNOTES: dict[Footnote, str] = {
     "few steps": "few steps: with three or four of them the interval rests on a rough spread",
     "one pair of runs": "one pair of runs: its noise cannot be known, so there is no interval",
     "two runs": "two runs on a side: the spread between runs is rough",
+    "own spread": "one side varies more than the other: each side's own spread was used",
     "no variation": "the values do not vary at all: noise that was not seen is not known to be zero",
     "too wide": "the values spread too far for an interval",
     "median disagrees": "the medians disagree with the means by more than half of the interval",
@@ -63,9 +74,9 @@ WIDEST = 700.0
 class SideStats:
     """One side of a comparison: `mean` of the run means, `median` of all steps.
 
-    `fewest` is the smallest number of steps in a run. `spread` is the standard deviation of one unit on the log scale: of run
-    means if there are several (one for both sides if equal spread is assumed), else of steps. None if unknown, or if pairs
-    were compared.
+    `fewest` is the smallest number of steps in a run, `logs` the logarithms of run means. `spread` is the standard deviation
+    of one unit on the log scale: of run means if there are several (one for both sides if equal spread is assumed), else of
+    steps. None if unknown, or if pairs were compared.
     """
 
     runs: int
@@ -74,6 +85,7 @@ class SideStats:
     mean: float
     median: float
     spread: float | None
+    logs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,8 @@ class Speedup:
     that of the interval. `grand_ratio` is the ratio of the sides' arithmetic means, whose `difference` (second minus first)
     attribution adds up to; `median_ratio` is that of the medians. `rho` is the lag-1 correlation of steps, `pair_spread` the
     standard deviation of one pair on the log scale; each is None if unused. `noise` is the A/A calibration for verdicts and
-    plans; None without a usable one.
+    plans; None without a usable one. `earlier` are its runs as far as they are not of the base.
+    `is_odd`: a few odd steps or runs decide the spread.
     """
 
     label: Label
@@ -106,6 +119,8 @@ class Speedup:
     rho: float | None
     pair_spread: float | None
     noise: Noise | None
+    earlier: EarlierRuns | None
+    is_odd: bool
     footnotes: tuple[Footnote, ...]
 
 
@@ -131,9 +146,9 @@ def compute_speedup(
     """Compute `mean(base) / mean(opt)` with the interval that the number of runs and steps supports.
 
     Values are per step, in order, positive, lower is better; ranks are already reduced. Several runs: t on log run means
-    (Welch from four per side, else one pooled spread). One run each: t on the log ratio of means, with steps counted by their
-    lag-1 correlation. If a side has one run, the interval is widened to the A/A noise, given at least four calibrated runs.
-    Use `paired` only for declared pairs.
+    (`compute_between_run_terms`). One run each: t on the log ratio of means, with steps counted by their lag-1 correlation.
+    Given at least four calibrated runs, `noise` adds to what is known of the spread of runs. Use `paired` only for declared
+    pairs.
 
     >>> found = compute_speedup([[10.2, 10.4, 10.1, 10.6, 10.3]], [[9.1, 9.3, 9.0, 9.2, 9.4]])
     >>> f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.label}"
@@ -142,9 +157,13 @@ def compute_speedup(
     check_level(level)
     sides = check_runs(base, positive=True, side="base"), check_runs(opt, positive=True, side="opt")
     design = _choose_design(sides, paired)
-    label = _label_interval(sides, design)
-    terms = None if label == "no interval" else compute_design_terms(*sides, design)
-    spreads = _compute_unit_spreads(sides, label, terms)
+    earlier = None
+    if noise is not None and design != "paired runs":
+        earlier = noise.list_earlier_runs(compute_log_run_means(sides[0]).tolist())
+    is_known = _has_interval(sides, design)
+    terms = compute_design_terms(*sides, design, earlier) if is_known else None
+    label = _label_interval(design, terms)
+    spreads = _compute_unit_spreads(sides, label, terms, earlier)
     first, second = (_summarize_side_stats(parts, spread) for parts, spread in zip(sides, spreads, strict=True))
     comparison = Speedup(
         label="no interval",
@@ -165,7 +184,9 @@ def compute_speedup(
         rho=None,
         pair_spread=None,
         noise=noise if noise is not None and noise.usable else None,
-        footnotes=tuple(_list_footnotes(first, second, design, noise)),
+        earlier=earlier,
+        is_odd=any(has_odd_values(parts) for parts in sides),
+        footnotes=tuple(_list_footnotes(first, second, design, noise, terms, earlier)),
     )
     if terms is None:
         log_ratio = _compute_log_ratio(sides)
@@ -187,6 +208,17 @@ def _compute_pair_spread(side: SideStats, design: Design, terms: IntervalTerms) 
     if pairs is None:
         return None
     return float((pairs * float(terms.variance)) ** 0.5)
+
+
+def describe_footnotes(comparison: Speedup) -> tuple[str, ...]:
+    """Describe the footnotes of a comparison."""
+    base, opt = comparison.base.spread, comparison.opt.spread
+    texts = {**FOOTNOTES}
+    if base and opt:
+        more, less = ("opt", "base") if opt > base else ("base", "opt")
+        times = max(base, opt) / min(base, opt)
+        texts["own spread"] = f"{more} varies {times:.2g} times as much as {less}: each side's own spread was used"
+    return tuple(texts[footnote] for footnote in comparison.footnotes)
 
 
 def compare_exact(base: Runs, opt: Runs) -> ExactComparison:
@@ -230,18 +262,25 @@ def _choose_design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | N
     return "steps" if len(base) == len(opt) == 1 else "runs"
 
 
-def _label_interval(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
-    """Label the interval of this design, before noise widens it."""
+def _has_interval(sides: tuple[list[Floats], list[Floats]], design: Design) -> bool:
+    """Whether there are at least two units to know their spread from."""
     base, opt = sides
-    if design == "runs":
-        few = min(len(base), len(opt)) < WELCH_FROM
-        return "run-to-run (equal spread assumed)" if few else "run-to-run"
-    units = len(base) if design == "paired runs" else min(len(base[0]), len(opt[0]))
-    if units < 2:
+    units = {"runs": 2, "paired runs": len(base)}.get(design, min(len(base[0]), len(opt[0])))
+    return units >= 2
+
+
+def _label_interval(design: Design, terms: IntervalTerms | None) -> Label:
+    """Label the interval of this design, before earlier runs widen it."""
+    if terms is None:
         return "no interval"
-    if design == "paired runs":
-        return "run-to-run, paired"
-    return "within-run" if design == "steps" else "within-run, paired"
+    if terms.is_own is not None:
+        return "run-to-run" if terms.is_own else "run-to-run (equal spread assumed)"
+    labels: dict[Design, Label] = {
+        "paired runs": "run-to-run, paired",
+        "paired steps": "within-run, paired",
+        "steps": "within-run",
+    }
+    return labels[design]
 
 
 def _compute_log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
@@ -251,15 +290,18 @@ def _compute_log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
 
 
 def _compute_unit_spreads(
-    sides: tuple[list[Floats], list[Floats]], label: Label, terms: IntervalTerms | None
+    sides: tuple[list[Floats], list[Floats]], label: Label, terms: IntervalTerms | None, earlier: EarlierRuns | None
 ) -> tuple[float | None, float | None]:
     """Compute the spread of one unit on each side; None if unknown, or if pairs were compared."""
-    if terms is not None and label == "run-to-run (equal spread assumed)":
+    if label == "run-to-run (equal spread assumed)" and terms is not None:
         shared = float(np.sqrt(terms.variance / sum(1 / len(parts) for parts in sides)))
         return shared, shared
     if label == "run-to-run":
-        base, opt = (np.log([part.mean() for part in parts]).std(ddof=1) for parts in sides)
-        return float(base), float(opt)
+        base, opt = (np.log([part.mean() for part in parts]) for parts in sides)
+        squares, df = base.var() * len(base), len(base) - 1
+        if earlier is not None:
+            squares, df = squares + earlier.squares, df + earlier.runs - 1
+        return float((squares / df) ** 0.5), float(opt.std(ddof=1))
     if label == "within-run":
         base, opt = (parts[0].std(ddof=1) / parts[0].mean() for parts in sides)
         return float(base), float(opt)
@@ -276,10 +318,18 @@ def _summarize_side_stats(parts: list[Floats], spread: float | None) -> SideStat
         mean=float(np.mean([part.mean() for part in parts])),
         median=float(np.median(steps)),
         spread=spread,
+        logs=tuple(compute_log_run_means(parts).tolist()),
     )
 
 
-def _list_footnotes(first: SideStats, second: SideStats, design: Design, noise: Noise | None) -> list[Footnote]:
+def _list_footnotes(
+    first: SideStats,
+    second: SideStats,
+    design: Design,
+    noise: Noise | None,
+    terms: IntervalTerms | None,
+    earlier: EarlierRuns | None,
+) -> list[Footnote]:
     """List the caveats about how little was measured."""
     notes: list[Footnote] = []
     if "steps" in design:
@@ -291,12 +341,20 @@ def _list_footnotes(first: SideStats, second: SideStats, design: Design, noise: 
         notes.append("one pair of runs")
     elif 2 in (first.runs, second.runs):
         notes.append("two runs")
-    if noise is not None and min(first.runs, second.runs) == 1 and design != "paired runs":
+    if terms is not None and _chose_own_spread(first, second, terms, earlier):
+        notes.append("own spread")
+    if noise is not None and design != "paired runs":
         if not noise.usable:
             notes.append("noise of few runs" if noise.runs < LEAST_RUNS else "noise without spread")
         elif min(first.fewest, second.fewest) < noise.steps:
             notes.append("noise of longer runs")
     return notes
+
+
+def _chose_own_spread(first: SideStats, second: SideStats, terms: IntervalTerms, earlier: EarlierRuns | None) -> bool:
+    """Whether each side has its own spread only because one seems to vary more."""
+    would_share = min(first.runs, second.runs) < WELCH_FROM or earlier is not None
+    return would_share and terms.is_own is not None and bool(terms.is_own)
 
 
 def _add_interval(
@@ -306,15 +364,14 @@ def _add_interval(
 
     The half-width is the widest of the spreads, so calibrated noise counts only if it is wider than the terms.
     """
-    noise = None if comparison.noise is None else (comparison.noise.sd, comparison.noise.df)
-    all_spreads = list_error_spreads(*sides, comparison.design, terms, noise)
+    all_spreads = list_error_spreads(*sides, comparison.design, terms, comparison.earlier)
     spreads = tuple(
         replace(spread, se=float(spread.se), df=float(spread.df)) for spread in all_spreads if not np.isnan(spread.se)
     )
     widening = [spread for spread in spreads if spread.widens]
     if not widening:
         return replace(comparison, se=0.0, footnotes=(*comparison.footnotes, "no variation"))
-    if any(not spread.drawn for spread in widening):
+    if comparison.earlier is not None:
         label = "run-to-run (A/A noise)"
     widest = max(widening, key=lambda spread: float(compute_half_width([spread], comparison.level)))
     half, se, df = (float(compute_half_width(spreads, comparison.level)), float(widest.se), float(widest.df))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import isfinite, log, log1p
+from math import ceil, isfinite, log, log1p
 from typing import Literal, cast
 
 import numpy as np
@@ -14,19 +14,30 @@ from tracekit.model.stats.certainty import Word, choose_words, is_certain_change
 from tracekit.model.stats.estimate import compute_t_tail
 from tracekit.model.stats.speedup import Speedup
 from tracekit.model.stats.trend import holm
+from tracekit.model.stats.two_levels import (
+    MAX_APART_RUNS,
+    PROMISE,
+    can_show_change,
+    compute_two_level_share,
+    measure_gaps,
+)
 
 Better = Literal["lower", "higher"]
-Cap = Literal["no interval", "two steps", "one run each", "one run alone", "chance", "many comparisons"]
+Cap = Literal[
+    "no interval", "two steps", "one run each", "one run alone", "two levels", "overlap", "chance", "many comparisons"
+]
 
 CAPS: dict[Cap, str] = {
     "no interval": "without an interval nothing can be told from noise",
     "two steps": "two steps of one run are too few to tell anything from noise",
-    "one run each": "one run a side cannot show how much runs differ",
+    "one run each": "one run per side cannot separate a change from run-to-run noise",
     "one run alone": "a side of one run cannot show how much its runs differ",
+    "two levels": "so few equal runs may lie on two levels by chance",
+    "overlap": "the runs of the two sides overlap, or nearly: with so few of them that may be chance",
     "chance": "equal sides may seem as far apart by chance, with runs so few or steps so uneven",
     "many comparisons": "among so many comparisons this may be chance",
 }
-"""Reasons why a verdict may be weaker than its interval."""
+"""Reasons why a verdict may be weaker than its interval; `describe_caps` adds the numbers of a comparison."""
 
 LEAST_EFFECT = 0.03
 """Default share up to which changes do not matter."""
@@ -58,15 +69,16 @@ def choose_verdict(
 ) -> ComparisonVerdict:
     """Choose the word for a comparison: its whole interval beyond ±δ, inside, or neither.
 
-    δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. A side with one run and no A/A noise stays inconclusive
-    unless its steps are declared independent. Two steps of one run are always inconclusive, and so is a comparison without
-    an interval. A change must also exceed the difference that equal sides show once in 250 comparisons
-    (`certainty.compute_certain_change`).
+    δ is `ln(1 + min_effect)`; beside steps of one run per side at least the spread of calibrated runs. A side with one run and
+    no A/A noise stays inconclusive unless its steps are declared independent. Two steps of one run are always inconclusive,
+    and so is a comparison without an interval. A change needs enough runs to rule out two levels of equal runs
+    (`two_levels.can_show_change`), must exceed the difference that equal sides hardly ever show
+    (`certainty.compute_certain_change`), and with up to four runs per side the sides must not overlap.
 
     >>> from tracekit.model.stats.speedup import compute_speedup
     >>> choose_verdict(compute_speedup([[10, 11, 10, 11, 10]] * 2, [[20, 21, 20, 21, 20]] * 2)).word
     'inconclusive'
-    >>> choose_verdict(compute_speedup([[10, 11], [10, 10]], [[21, 21], [20, 21]])).word
+    >>> choose_verdict(compute_speedup([[10], [11], [10], [10.5]], [[21], [20], [21], [20]])).word
     'regression'
     """
     delta = compute_effect_threshold(comparison, min_effect)
@@ -78,8 +90,8 @@ def choose_verdict(
     ends = sorted((-sign * log(comparison.low), -sign * log(comparison.high)))
     word = cast(Word, choose_words(np.asarray(ends[0]), np.asarray(ends[1]), delta).item())
     caps = () if word == "inconclusive" else list_caps(comparison, assume_independent_steps)
-    if word in ("regression", "improvement") and not is_certain_change(worse, comparison.spreads):
-        caps = (*caps, "chance")
+    if word in ("regression", "improvement") and not caps:
+        caps = tuple(_list_change_caps(comparison, assume_independent_steps))
     return ComparisonVerdict(
         word="inconclusive" if caps else word,
         uncapped=word,
@@ -108,9 +120,10 @@ def correct_verdicts(verdicts: Sequence[ComparisonVerdict], *, level: float = 0.
 
 
 def compute_effect_threshold(comparison: Speedup, min_effect: float) -> float:
-    """Compute δ on the log scale: the least effect, and at least the spread of calibrated runs."""
+    """Compute δ on the log scale: the least effect; of a side of one run at least the spread of calibrated runs."""
     delta = _convert_log_effect(min_effect)
-    return delta if comparison.noise is None else max(delta, comparison.noise.sd)
+    single_run = min(comparison.base.runs, comparison.opt.runs) == 1 and comparison.design != "paired runs"
+    return max(delta, comparison.noise.sd) if comparison.noise is not None and single_run else delta
 
 
 def list_caps(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
@@ -123,6 +136,52 @@ def list_caps(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap,
     if single_run and comparison.noise is None and not assume_independent_steps:
         caps.append("one run each" if steps else "one run alone")
     return tuple(caps)
+
+
+def _list_change_caps(comparison: Speedup, assume_independent_steps: bool) -> Iterator[Cap]:
+    """List the reasons why these runs cannot show a change."""
+    is_of_runs = not ("steps" in comparison.design and assume_independent_steps)
+    if is_of_runs and not can_show_change(*_count_runs(comparison)):
+        yield "two levels"
+    elif comparison.design == "runs" and not _is_comparison_apart(comparison):
+        yield "overlap"
+    elif not is_certain_change(comparison.log_ratio, comparison.spreads):
+        yield "chance"
+
+
+def _count_runs(comparison: Speedup) -> tuple[int, int, int]:
+    """Count the runs of base and opt, and earlier ones of base whose values are known."""
+    earlier = comparison.earlier
+    is_known = earlier is not None and earlier.widest is not None
+    return comparison.base.runs, comparison.opt.runs, earlier.runs if earlier is not None and is_known else 0
+
+
+def _is_comparison_apart(comparison: Speedup) -> bool:
+    widest = 0.0
+    if comparison.earlier is not None and comparison.earlier.widest is not None:
+        widest = float(comparison.earlier.widest)
+    return bool(measure_gaps(np.array(comparison.base.logs), np.array(comparison.opt.logs), widest).is_apart())
+
+
+def describe_caps(caps: Iterable[Cap], comparison: Speedup) -> tuple[str, ...]:
+    """Describe why a verdict is weaker than its interval, with the numbers of the comparison."""
+    base, opt, earlier = _count_runs(comparison)
+    share = f"{ceil(1000 * compute_two_level_share(base + earlier, opt)) / 10:g} %"
+    texts = {**CAPS}
+    compared = f"{base + earlier} v {opt} equal runs"
+    if compute_two_level_share(base + earlier, opt) <= PROMISE:
+        promise = f"{100 * PROMISE:g} %"
+        texts["two levels"] = (
+            f"{compared} that lie on several levels may look like this in more than {promise} of comparisons"
+        )
+    elif min(base, opt) == 1:
+        texts["two levels"] = (
+            f"one run may be a slow one by chance: up to {share} of comparisons of {compared} look like this; record"
+            f" {MAX_APART_RUNS} runs per side"
+        )
+    else:
+        texts["two levels"] = f"{compared} that lie on two levels look like this in up to {share} of comparisons"
+    return tuple(texts[cap] for cap in caps)
 
 
 def _get_worse_sign(better: Better) -> int:
