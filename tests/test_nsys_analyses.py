@@ -118,9 +118,9 @@ def test_whole_graphs_without_kernels_of_their_own_count_as_busy(tmp_path):
 
 
 def test_two_directories_of_nsys_are_compared_and_gated(tmp_path, call):
-    """Steps of 9 ms against 4.5 ms, three runs of three steps each, that differ by some per cent."""
+    """Steps of 9 ms against 4.5 ms, four runs of three steps each, that differ by some per cent."""
     for side, slow in (("base", 1.0), ("opt", 0.5)):
-        for run in range(3):
+        for run in range(4):
             found = [nsys.variable("RANK", 0)]
             for n in range(3):
                 length = int(slow * (9 + 0.1 * run + 0.05 * n) * MS)

@@ -90,7 +90,7 @@ def timeless(result):
         )
         sheets = tuple(s for s in part.sheets if s.name != "clocks")
         sections.append(replace(part, findings=found, sheets=sheets, charts=()))
-    return replace(report, sections=tuple(sections))
+    return replace(report, sections=tuple(sections), spans=())
 
 
 NOT_ASKED = {
