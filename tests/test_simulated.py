@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from columns import columns_of
 from memory_builder import Allocator, pickled, snapshot
 from snapshot_traces import written
 
 from tracekit.analyses.time.gpu_time import breakdown
-from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.readers.loading import load
 
@@ -41,7 +41,7 @@ def windows_of(truth):
 def test_the_window_of_each_gpu_is_exact(rank):
     truth = TRUTH["ranks"][str(rank)]["window"]
     path = next((EXAMPLE / "outputs" / "profile").glob(f"*rank{rank}*"))
-    found = breakdown(Columns.from_frame(load(path)["device_ops"])).frame().iloc[0]
+    found = breakdown(columns_of(load(path)["device_ops"])).frame().iloc[0]
     assert {name: int(found[name]) for name in BY_TIME} == {name: truth[name] for name in BY_TIME}
     assert (found["window_ns"], found["busy_ns"]) == (truth["wall_ns"], truth["busy_ns"])
     assert found["overlap_ns"] == truth["comm_hidden_by_compute_ns"]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launch, launched, op, step, write
+from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.time.attribution import _list_attribution_caveats, measure
 from tracekit.analyses.time.gpu_time import breakdown
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.frame import from_rows
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.process.calls.launches import find_launches as launches_of
@@ -98,7 +98,7 @@ def test_unlinked_work_keeps_its_gpu_busy(tmp_path):
     """10-20 and 60-90 of 10-90: what was launched before the capture is work, not idleness."""
     rows = [op("a", 0, 99), *launched("k", 1, 10, 10, 1), kernel("early", 60, 30, 404)]
     trace = tracekit.load(write(tmp_path / "rank0.json", rows))
-    row = breakdown(Columns.from_frame(trace["device_ops"])).frame().iloc[0]
+    row = breakdown(columns_of(trace["device_ops"])).frame().iloc[0]
     assert (row["window_ns"], row["busy_ns"]) == (80_000, 40_000)
 
 

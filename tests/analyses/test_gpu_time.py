@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from chrome_builder import annotation, kernel, launch, memcpy, memset, op, step, write
+from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def load(tmp_path, rows, name="rank0.json"):
 
 def by_device(device_ops):
     """The breakdown of a frame of device ops, as a frame."""
-    return breakdown(Columns.from_frame(device_ops)).frame()
+    return breakdown(columns_of(device_ops)).frame()
 
 
 def test_parts_by_priority_worked_by_hand(tmp_path):

@@ -24,6 +24,7 @@ from chrome_builder import (
     step,
     write,
 )
+from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,6 @@ import tracekit
 from tracekit.analyses.ops import kernels
 from tracekit.analyses.time import gpu_time
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.process.device import busy
 
@@ -182,15 +182,15 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
         ]
         return tracekit.load(write(folder / "rank0.json", rows))["device_ops"]
 
-    both = gpu_time.breakdown(Columns.from_frame(ops(drawn))).frame().set_index("device")
-    one = gpu_time.breakdown(Columns.from_frame(ops(drawn, device=0))).frame().iloc[0]
+    both = gpu_time.breakdown(columns_of(ops(drawn))).frame().set_index("device")
+    one = gpu_time.breakdown(columns_of(ops(drawn, device=0))).frame().iloc[0]
     assert sorted(both.index) == sorted({g for *_, g in drawn})
     for device, row in both.iterrows():
-        alone = gpu_time.breakdown(Columns.from_frame(ops([d for d in drawn if d[3] == device]))).frame().iloc[0]
+        alone = gpu_time.breakdown(columns_of(ops([d for d in drawn if d[3] == device]))).frame().iloc[0]
         assert row.to_dict() == alone.drop("device").to_dict()
     assert both["busy_ns"].sum() >= one["busy_ns"]
     assert both["op_count"].sum() == one["op_count"] == len(drawn)
-    split = kernels.summary(Columns.from_frame(ops(drawn))).frame()
+    split = kernels.summary(columns_of(ops(drawn))).frame()
     assert split["total_ns"].sum() == 1000 * sum(d for _, _, d, _ in drawn)
     assert not split.duplicated(["device", "kind", "name"]).any()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from chrome_builder import kernel, launched, memcpy, memset, op, write
+from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ import tracekit
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.ops.kernels import judge, measure, pool_kernels, summary
 from tracekit.model.tables import TABLES
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.frame import Frame, concat
 from tracekit.model.trace import Measurements, Source, add_key_columns
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -50,7 +50,7 @@ def device_ops(durations, name="k", device=0, kind="kernel"):
 
 
 def summed_up(device_ops):
-    return summary(Columns.from_frame(device_ops)).frame()
+    return summary(columns_of(device_ops)).frame()
 
 
 @settings(max_examples=20, deadline=None)

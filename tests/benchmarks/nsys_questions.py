@@ -16,7 +16,6 @@ import pandas as pd
 from measurement import measure, write_line
 
 from tracekit.analyses.ops import kernels
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys
 
@@ -25,8 +24,8 @@ def summaries(path: Path) -> list[pd.DataFrame]:
     """The summary of the kernels of each process of an export."""
     source = Source(path, path.name, "nsys", tool="nsys", size_bytes=path.stat().st_size)
     want = Want(tables=frozenset(kernels.ANALYSIS.reads), args=(), columns=frozenset({"device"}))
-    traces = nsys.read(source, want, _ignore)
-    return [kernels.summary(Columns.from_frame(trace.get_or_empty("device_ops"))).frame() for trace in traces]
+    found = [trace.tables.as_given().get("device_ops") for trace in nsys.read(source, want, _ignore)]
+    return [kernels.summary(columns).frame() for columns in found if columns is not None]
 
 
 def _ignore(_: int) -> None:

@@ -13,15 +13,14 @@ import pandas as pd
 import tracekit
 from tracekit.analyses.ops.kernels import summary
 from tracekit.analyses.time.gpu_time import breakdown
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Source
 
 
 def answer(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The device ops of a trace, the time breakdown of its GPUs, and the summary of its kernels."""
-    device_ops = tracekit.load(path)["device_ops"]
-    columns = Columns.from_frame(device_ops)
-    return device_ops, breakdown(columns).frame(), summary(columns).frame()
+    trace = tracekit.load(path)
+    columns = trace.tables.as_given()["device_ops"]
+    return trace["device_ops"], breakdown(columns).frame(), summary(columns).frame()
 
 
 def check_values(device_ops: pd.DataFrame, gpu_time: pd.DataFrame) -> dict[str, int]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from columns import columns_of
 
 from tracekit.model.errors import SchemaError, TracekitError
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements, Note, Source, Trace, Want, add_key_columns
 from tracekit.readers.chrome.scan import Sparse
 
@@ -83,7 +83,7 @@ def test_a_frame_that_breaks_its_schema_makes_no_trace():
     with pytest.raises(SchemaError, match="host_ops"):
         Trace(SOURCE, {"host_ops": host_ops().drop(columns="name")})
     with pytest.raises(SchemaError, match="windows"):
-        Measurements({"windows": Columns.from_frame(host_ops())}, (SOURCE,))
+        Measurements({"windows": columns_of(host_ops())}, (SOURCE,))
 
 
 def test_nothing_of_a_trace_can_be_replaced(trace):
@@ -212,11 +212,11 @@ def test_unknown_measured_columns_are_refused():
 
 
 def test_measurements_give_empty_tables_for_what_no_source_filled():
-    measured = Measurements({"quality": Columns.from_frame(quality())}, (SOURCE,))
+    measured = Measurements({"quality": columns_of(quality())}, (SOURCE,))
     assert measured.has("quality")
     assert not measured.has("quality", "captures")
     assert len(measured["captures"]) == 0
     assert list(measured["captures"]) == list(TABLES["captures"].columns)
     assert measured["quality"]["count"].isna().tolist() == [False, True]
     with pytest.raises(TypeError):
-        measured.arrays["quality"] = Columns.from_frame(quality())
+        measured.arrays["quality"] = columns_of(quality())

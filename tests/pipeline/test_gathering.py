@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from columns import columns_of
 
 from tracekit.analyses import ANALYSES
 from tracekit.model import tables
@@ -56,7 +57,7 @@ def test_rows_are_the_same_when_their_columns_have_travelled(parts):
     assert joined["stream"].tolist() == [7, pd.NA, pd.NA, 8, 9]
     assert joined["share"].tolist() == [0.7, pd.NA, pd.NA, 0.8, 0.9]
     pd.testing.assert_frame_equal(joined, concatenate_table_parts(OPS, parts).frame())
-    pd.testing.assert_frame_equal(Columns.from_frame(joined).frame(), joined)
+    pd.testing.assert_frame_equal(columns_of(joined).frame(), joined)
 
 
 def test_one_part_alone_and_one_without_rows_are_as_they_were(parts):

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from chrome_builder import BACKWARD, BASE_NS, HOST_PID, annotation, kernel, launch, launched, op, step, write
+from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.collective_traces import COMMS, found, gloo, only
@@ -12,7 +13,7 @@ from rules.traces_communication import nccl
 import tracekit
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.tables.frame import Frame
 from tracekit.process.collectives import table as module
 from tracekit.process.collectives.names import make_group_key
@@ -241,9 +242,7 @@ def test_exposures_agree_with_the_breakdown_by_time(tmp_path_factory, spans):
     frame = list_collectives(trace).rows.frame()
     assert (frame["exposed_ns"] <= frame["dur_ns"]).all()
     assert (frame["exposed_ns"] >= 0).all()
-    assert int(frame["exposed_ns"].sum()) == int(
-        breakdown(Columns.from_frame(trace["device_ops"]))["exposed_comm_ns"].sum()
-    )
+    assert int(frame["exposed_ns"].sum()) == int(breakdown(columns_of(trace["device_ops"]))["exposed_comm_ns"].sum())
 
 
 HOSTILE = st.one_of(

@@ -5,11 +5,11 @@ from random import Random
 import numpy as np
 import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launch, launched, memcpy, op, step
+from columns import columns_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from process.idle_traces import LIMITS, between, causes, frame_of, load, only, stream_wait, sync
 
-from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals
@@ -316,7 +316,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
         _shares_are_parts_of_their_gaps(idle)
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device
         mine = ops[chosen.fillna(value=False)]
-        state = compute_busy_intervals(*Columns.from_frame(mine[["ts_ns", "dur_ns", "kind"]]).arrays.values())
+        state = compute_busy_intervals(*columns_of(mine[["ts_ns", "dur_ns", "kind"]]).arrays.values())
         told = frame_of(sum_idle_time_by_window(trace, idle))
         for window, spans in windows_of.items():
             parts = break_down_device_windows(state, spans.ts_ns, spans.end_ns)

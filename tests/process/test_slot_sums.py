@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from chrome_builder import BASE_NS, annotation, launched, memcpy, memset, op, step
+from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import LIMITS, frame_of, load
@@ -91,7 +92,7 @@ def check_sums(trace):
             if not devices:
                 continue
             its = ops[(ops["device"].isna() if device is None else ops["device"] == device).to_numpy(bool)]
-            state = compute_busy_intervals(*Columns.from_frame(its[["ts_ns", "dur_ns", "kind"]]).arrays.values())
+            state = compute_busy_intervals(*columns_of(its[["ts_ns", "dur_ns", "kind"]]).arrays.values())
             parts = break_down_device_windows(state, np.array([ts]), np.array([ts + dur]))
             got = rows.groupby("class", observed=False)["exclusive_ns"].sum()
             for name, part in zip(("compute", "collective", "memcpy", "memset"), PARTS, strict=True):

@@ -1,4 +1,4 @@
-"""Sums over windows that cover one another: views of one kind of window, and a caution where kinds are added up."""
+"""Sums over windows that overlap: views of one kind of window, and a warning where kinds are added up."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_the_sum_over_all_windows_is_several_times_the_truth(session):
         ("SELECT sum(dur_ns) FROM device_ops", []),
     ],
 )
-def test_a_statement_that_adds_windows_up_gets_a_caution(session, statement, named):
+def test_a_statement_that_adds_windows_up_gets_a_warning(session, statement, named):
     warnings = session.list_warnings(statement)
     assert sorted(warning.split(":")[0] for warning in warnings) == named
     assert all(f"use {name}_by_step" in warning for name, warning in zip(named, sorted(warnings), strict=True))
@@ -72,9 +72,9 @@ def test_views_are_listed_described_and_suggested(session):
     assert "idle_by_step" in str(error.value)
 
 
-def test_the_command_prints_the_caution_beside_the_rows(call, profile):
+def test_the_command_prints_the_warning_beside_the_rows(call, profile):
     done = call("sql", profile, "SELECT sum(idle_ns) AS idle_ns FROM idle", "-j", "1")
     assert done.exit_code == 0
-    assert "caution: idle: its windows (captures, steps, stages) cover one another" in " ".join(done.stderr.split())
-    assert "caution" not in done.stdout
-    assert "caution" not in call("sql", profile, "SELECT sum(idle_ns) FROM idle", "-j", "1", "-q").stderr
+    assert "warning: idle: its windows (captures, steps, stages) overlap" in " ".join(done.stderr.split())
+    assert "warning" not in done.stdout
+    assert "warning" not in call("sql", profile, "SELECT sum(idle_ns) FROM idle", "-j", "1", "-q").stderr

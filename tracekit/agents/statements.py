@@ -62,7 +62,7 @@ class SqlAnswer:
     rows: tuple[tuple[Cell, ...], ...] = ()
     has_more: Annotated[bool, "Whether there are more rows: ask with LIMIT and OFFSET."] = False
     not_recorded: Annotated[
-        tuple[str, ...], "Tables of which nothing was recorded: their rows are unknown, not none."
+        tuple[str, ...], "Tables without any recorded row: their content is unknown, not empty."
     ] = ()
     unread: tuple[UnreadAnswerFile, ...] = ()
     warnings: Annotated[tuple[str, ...], "Likely mistakes of the statement."] = ()
@@ -84,7 +84,7 @@ def answer_sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
     answer = _run_agent_statement(roots, path, asked, statement)
     lines = format_table_lines(answer.columns, answer.rows)
     lines += [f"{name}: nothing of it was recorded" for name in answer.not_recorded]
-    lines += [f"caution: {warning}" for warning in answer.warnings]
+    lines += [f"warning: {warning}" for warning in answer.warnings]
     lines += [f"not read: {file.source}: {file.problem}" for file in answer.unread[:10]]
     if answer.has_more:
         lines.append(f"… more than these {len(answer.rows):,} rows: LIMIT and OFFSET give them")

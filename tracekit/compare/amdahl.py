@@ -79,9 +79,8 @@ def describe_largest_stage_effect(changes: Sequence[Change], step: str = "step")
     name = join_phrase(stage.role, title)
     doubt = "inconclusive: " if stage.word == "inconclusive" else ""
     if is_of_steps_alone(stage):
-        of_stage, whole_step = (
-            format_speedup_with_interval(ratio, None, None) for ratio in (stage.ratio, stage.step_ratio)
-        )
+        of_stage = format_speedup_with_interval(stage.ratio, None, None)
+        whole_step = format_speedup_with_interval(stage.step_ratio, None, None)
     else:
         of_stage = format_speedup_with_interval(stage.ratio, stage.low, stage.high)
         whole_step = format_speedup_with_interval(stage.step_ratio, stage.step_low, stage.step_high)

@@ -124,7 +124,8 @@ def _compare_step_sides(
             needed = recommend_recording(ratio, judgement, effect, treat_steps_as_runs=choices.assume_independent_steps)
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
     warnings += choice_notes
-    warnings += _describe_without_odd_run(base, opt, key, choices)
+    if not blocked and not unequal:
+        warnings += _describe_without_odd_run(base, opt, key, choices)
     if origin is not None:
         warnings += origin.kernels.warnings
     return Comparison(
@@ -172,9 +173,10 @@ def _describe_without_odd_run(
             values=samples.values[:odd] + samples.values[odd + 1 :],
         )
         ratio, _ = compute_metric_speedup(without[0], without[1], choices)
-        word = choose_verdict(ratio, min_effect=choices.min_effect).word
+        verdict = choose_verdict(ratio, min_effect=choices.min_effect)
+        doubt = "" if verdict.word in ("regression", "improvement") else f"{verdict.word}, "
         speed = format_speedup_with_interval(ratio.ratio, ratio.low, ratio.high)
-        yield f"run {odd + 1} of {side.name} lies far from its others; without it: {speed} ({word})"
+        yield f"{side.name}: {samples.runs[odd]} is far from the other runs; without it: {doubt}{speed}"
 
 
 def _drop_unusable_choices(
@@ -211,7 +213,7 @@ def _attribute_headline_change(
 def _compare_memory_sides(
     base: ComparedSide, opt: ComparedSide, memory: MemoryChange, choices: ComparisonChoices
 ) -> Comparison:
-    """Compare sides of which at least one recorded no step, by peak memory."""
+    """Compare two sides by peak memory, if one of them recorded no step."""
     unlike = []
     for difference in list_side_differences(base, opt):
         blocking = difference.blocking and difference.name == _MEMORY_BLOCKING

@@ -25,7 +25,12 @@ from tracekit.model.stats.outlook import (
     draw_comparisons,
 )
 from tracekit.model.stats.speedup import Speedup
-from tracekit.model.stats.verdict import ComparisonVerdict, compute_effect_threshold, list_caps
+from tracekit.model.stats.verdict import (
+    ComparisonVerdict,
+    can_comparison_show_change,
+    compute_effect_threshold,
+    list_caps,
+)
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 
@@ -92,7 +97,7 @@ def recommend_recording(
         )
     if fewest == 1 and ratio.design != "paired runs" and not treat_steps_as_runs:
         return _recommend_several_runs(ratio, effect)
-    if fewest < LEAST_RUNS_OF_PLAN and _seems_changed(ratio) and not treat_steps_as_runs:
+    if _seems_changed(ratio) and not treat_steps_as_runs and not can_comparison_show_change(ratio):
         more = LEAST_RUNS_OF_PLAN - fewest
         return f"{more} more {choose_plural(more, 'run')} per side {'decides' if more == 1 else 'decide'}."
     if fewest == 2 and ratio.design == "runs":
@@ -103,7 +108,7 @@ def recommend_recording(
 
 
 def _seems_changed(ratio: Speedup) -> bool:
-    """Whether the interval holds no equality."""
+    """Whether the interval excludes equal sides."""
     return ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high
 
 

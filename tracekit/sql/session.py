@@ -166,7 +166,7 @@ class SqlSession:
         return self._views[name].base if name in self._views else name
 
     def list_warnings(self, statement: str) -> list[str]:
-        """List likely mistakes of a statement that runs: sums over windows that cover one another."""
+        """List likely mistakes of a statement that runs: sums over windows that overlap."""
         return [describe_mixed_table(name) for name in list_mixed_tables(statement, self._views)]
 
     def _fill(self, names: Sequence[str], *, with_step: bool) -> None:

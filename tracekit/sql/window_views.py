@@ -1,4 +1,4 @@
-"""Views of tables with a row per window: captures, steps and stages cover one another, so only one kind may be summed."""
+"""Views of tables with a row per window: captures, steps and stages overlap, so only one kind may be summed."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def list_mixed_tables(statement: str, views: Mapping[str, WindowView]) -> list[s
 def describe_mixed_table(name: str) -> str:
     """Describe the mistake, with the views to use instead."""
     return (
-        f"{name}: its windows (captures, steps, stages) cover one another, and the statement adds them up:"
+        f"{name}: its windows (captures, steps, stages) overlap, and the statement sums them:"
         f" use {name}_by_step or {name}_by_stage, or WHERE \"window\" = 'capture'"
     )

@@ -130,3 +130,11 @@ def test_one_measure_serves_one_comparison_and_many_and_any_true_change():
     assert gaps.is_apart().tolist() == [False, True, False]
     assert gaps.is_apart(0.0501).tolist() == [True, True, False]
     assert gaps.is_apart(-0.0501).tolist() == [True, False, True]
+
+
+def test_earlier_runs_never_take_a_verdict_away():
+    """3 v 6 decide without a history, and with one of any length; enumerated, at most .41 % of equal sides look changed."""
+    for base, opt in ((3, 6), (6, 3), (9, 3), (4, 4)):
+        assert can_show_change(base, opt)
+        assert all(can_show_change(base, opt, earlier) for earlier in range(1, 15))
+    assert [earlier for earlier in range(12) if can_show_change(3, 3, earlier)] == list(range(6, 12))

@@ -1,4 +1,4 @@
-"""What does the caching allocator do: how much it allocates, for how long, and when it calls the driver? (R21)."""
+"""Caching allocator: how much it allocates, for how long, and when it calls the driver (R21)."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     sites = _select_live_steps(measured.frame("live_steps"), top)
     ends = _order_step_ends(sites)
     if len(ends) < 2:
-        return ANALYSIS.skipped("no two ends of steps are told of for one process: see what is in use at the end")
+        return ANALYSIS.skipped("no process has the memory at the end of two steps: see what is in use at the end")
     processes = len(levels.group_by(*_OWNER))
     return ANALYSIS.answered(
         metrics=(Metric("step_ends", len(ends), "count", label="ends of steps"),),

@@ -75,7 +75,7 @@ _SIZES = (
     "bytes are those of tensors' storage as the allocator told the profiler, of tensors older than the recording "
     "by their shapes; older ones that no profiled op touched, and what lies outside PyTorch's allocator, are missing"
 )
-_DEVICE = "a timeline is of one device, and does not say of which: torch takes GPU 0 unless it is told another, or the CPU where there is no GPU"
+_DEVICE = "a timeline covers one device without naming it: torch takes GPU 0 by default, or the CPU if there is no GPU"
 _OWNER = (*PROCESS, "replica")
 
 

@@ -354,7 +354,7 @@ def _find_slow_first_iterations(
         "slow-first-iterations",
         thresholds.severity(divide_or_none(cost, step_ns)),
         f"the first 10 % of decode iterations{where} take {over:.2f} times what later ones of equal batch take",
-        "look at what follows a weight update: graphs captured anew, caches emptied, weights still "
+        "look at what follows a weight update: graphs captured again, caches emptied, weights still "
         "being copied or unpacked; compare with a generation without an update before it",
         (
             Metric("first_over_later", over, "", "lower", label="first over later, equal batch"),

@@ -171,7 +171,7 @@ class _StatementRunner:
             _output_sql_rows(self.session.run(statement), self._form)
         if not self._quiet:
             for warning in self.session.list_warnings(statement):
-                terminal.print_message(f"caution: {warning}")
+                terminal.print_message(f"warning: {warning}")
             for name in sorted(self.session.unfilled - self._told):
                 terminal.print_message(f"{name}: nothing of it was recorded")
         self._told |= self.session.unfilled

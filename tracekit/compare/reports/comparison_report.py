@@ -32,7 +32,7 @@ from tracekit.model.metrics import (
     make_devices_caption,
 )
 from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
-from tracekit.model.units import format_quantity, format_signed
+from tracekit.model.units import format_quantity, format_signed, format_speedup
 
 FIRST_TABLE_METRICS = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
 """Metrics of the first table: the step and its stages, or recurring units without step marks."""
@@ -102,7 +102,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if comparison.sessions_apart and verdict in ("improvement", "regression", "no change"):
         times += " · if nothing else changed in between"
     if is_of_steps_alone(step):
-        return f"{word}: {format_speedup_with_interval(step.ratio, None, None)} between these two runs · {times}"
+        return f"{word}: {format_speedup(step.ratio)} between these two runs · {times}"
     size = format_speedup_with_interval(step.ratio, step.low, step.high)
     if verdict in ("improvement", "regression"):
         return f"{size} · {times}"

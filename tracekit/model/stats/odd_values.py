@@ -20,7 +20,7 @@ ODD_STEP_SDS, ODD_RUN_SDS = 8.0, 6.0
 _MAD_TO_SD, _MEAN_TO_SD = 1.4826, 1.2533
 """Standard deviations of the normal distribution per median, and per mean, absolute deviation.
 
-The mean is for values of which at least half are equal.
+The mean is used if at least half of the values are equal.
 """
 
 

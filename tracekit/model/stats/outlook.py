@@ -1,7 +1,7 @@
 """Power analysis: how probable each verdict word is for a given true change, by drawn comparisons through the rule itself.
 
-The spread of runs is unknown now and drawn anew later. So it is drawn from what the runs at hand say of it, and for
-each such spread comparisons are drawn. Plugging in the estimate instead promises up to 17 points too much.
+The spread of runs is unknown. Draw it from its posterior, given the runs at hand, and draw comparisons for each such
+spread. Plugging in the estimate instead promises up to 17 points too much.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_LOG_CHANGE = 10.0
 """Search limit of log changes."""
 
 SPREADS = 64
-"""Spreads that are drawn, at midpoints of equal shares of what the runs leave possible."""
+"""Spreads that are drawn, at midpoints of equal shares of the posterior."""
 
 FEW_COMPARISONS, MANY_COMPARISONS = 64, 512
 """Comparisons that are drawn for each spread: for a share on average, and for the shares of single spreads."""
@@ -95,7 +95,7 @@ def draw_comparisons(
 ) -> DrawnComparisons | None:
     """Draw comparisons like `pilot`, or of as many runs as planned; None if the spread of runs is not known.
 
-    Runs are normal on the log scale. Steps of one run per side tell nothing of runs without A/A noise.
+    Runs are normal on the log scale. Without A/A noise, steps of one run per side do not show how runs spread.
     """
     if planned is None and pilot.design == "runs":
         planned = PlannedRuns(pilot.base.runs, pilot.opt.runs)
@@ -228,7 +228,7 @@ def draw_from_spreads(
 ) -> DrawnComparisons:
     """Draw comparisons whose log ratio has these uncertainties; the first is known on `known_df` (default: its own).
 
-    The true error is the first spread's, as large as its estimate leaves possible; it is estimated anew each time.
+    The true error is that of the first spread, drawn from its posterior; each comparison estimates it again.
     """
     main, *others = spreads
     random = np.random.default_rng(0)
@@ -252,7 +252,7 @@ def draw_from_spreads(
 
 
 def _list_possible_spreads(spread: float, df: float) -> Floats:
-    """List what a spread estimated on `df` degrees of freedom may truly be, at midpoints of equal shares."""
+    """List the posterior of a spread estimated on `df` degrees of freedom, at midpoints of equal shares."""
     return np.asarray(spread * np.sqrt(df / _list_chi2_quantiles(SPREADS, df)))
 
 

@@ -1,4 +1,4 @@
-"""What no comparison can tell apart: a true change, and equal runs that lie on two levels by chance.
+"""Two levels: equal runs that are fast on one side and slow on the other by chance, as after a true change.
 
 Equal runs may be fast or slow (NUMA placement, one slow node). If all runs of one side happen to be fast and all of the
 other slow, the numbers are those of a true change, whatever is computed from them.
@@ -46,10 +46,11 @@ def can_show_change(base: int, opt: int, earlier: int = 0) -> bool:
     >>> [can_show_change(4, 4), can_show_change(3, 3), can_show_change(3, 6), can_show_change(3, 3, 6)]
     [True, False, True, True]
     """
-    few = min(base, opt)
-    if few < LEAST_RUNS_OF_CHANGE or compute_two_level_share(base + earlier, opt) > PROMISE:
+    if min(base, opt) < LEAST_RUNS_OF_CHANGE:
         return False
-    return few >= MAX_APART_RUNS or not earlier or base + earlier >= LEAST_WITH_HISTORY
+    if compute_two_level_share(base, opt) <= PROMISE:
+        return True
+    return base + earlier >= LEAST_WITH_HISTORY and compute_two_level_share(base + earlier, opt) <= PROMISE
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,12 +141,17 @@ def list_caps(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap,
 def _list_change_caps(comparison: Speedup, assume_independent_steps: bool) -> Iterator[Cap]:
     """List the reasons why these runs cannot show a change."""
     is_of_runs = not ("steps" in comparison.design and assume_independent_steps)
-    if is_of_runs and not can_show_change(*_count_runs(comparison)):
+    if is_of_runs and not can_comparison_show_change(comparison):
         yield "two levels"
     elif comparison.design == "runs" and not _is_comparison_apart(comparison):
         yield "overlap"
     elif not is_certain_change(comparison.log_ratio, comparison.spreads):
         yield "chance"
+
+
+def can_comparison_show_change(comparison: Speedup) -> bool:
+    """Whether the runs of a comparison are enough to show a change."""
+    return can_show_change(*_count_runs(comparison))
 
 
 def _count_runs(comparison: Speedup) -> tuple[int, int, int]:

@@ -210,11 +210,6 @@ class Columns:
         texts = tuple(names.get(text, text) for text in array.texts)
         return Columns(self.length, {**self.arrays, column: Coded(array.codes, texts)})
 
-    @staticmethod
-    def from_frame(frame: pd.DataFrame) -> Columns:
-        """Extract the columns of a frame."""
-        return Columns(len(frame), {str(name): make_bare(column.array) for name, column in frame.items()})
-
 
 class Frames(Mapping[str, "pd.DataFrame"]):
     """Tables as frames, each made on first access."""

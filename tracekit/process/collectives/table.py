@@ -16,7 +16,14 @@ import numpy.typing as npt
 from tracekit.model.intervals import measure_coverage, measure_group_unions, merge_intervals
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, concatenate_like_arrays, select_rows
-from tracekit.model.tables.keys import QUEUE, find_distinct, group_arrays, number_keys, sum_by_group
+from tracekit.model.tables.keys import (
+    QUEUE,
+    count_earlier_members,
+    find_distinct,
+    group_arrays,
+    number_keys,
+    sum_by_group,
+)
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import build_call_tree
@@ -338,19 +345,10 @@ def _place_collectives(trace: Trace, columns: dict[str, Any], on_device: bool) -
         order = np.lexsort((start, issue.values))
     by_group, _ = group_arrays([columns["group"], op])
     ordinal = np.empty(len(order), np.int64)
-    ordinal[order] = _count_earlier_in_group(by_group[order])
+    ordinal[order] = count_earlier_members(by_group[order])
     columns["ordinal"] = Nullable(ordinal, mark_none(op))
     columns["synchronising"] = np.isin(op, SYNCHRONISING)
     return {name: columns[name] for name in COLUMNS}
-
-
-def _count_earlier_in_group(group: Ints) -> Ints:
-    """Count the earlier rows of each row's group."""
-    order = np.argsort(group, kind="stable")
-    counts = np.bincount(group)
-    before = np.empty(len(group), np.int64)
-    before[order] = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return before
 
 
 def _find_enclosing_host_rows(trace: Trace, wanted: Bools, rows: Ints) -> Ints:

@@ -90,7 +90,7 @@ def _shorten_texts(texts: Coded, rows: Ints, shortened: Callable[[str], str], mi
 
 
 def _code_texts(texts: Sequence[str], number: Ints) -> Coded:
-    """Code texts by row, of which `number` selects one."""
+    """Encode one text per row: row `i` has `texts[number[i]]`."""
     code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     codes = np.array([code_of[text] for text in texts], np.int64)
     return Coded(codes[number], tuple(code_of))
