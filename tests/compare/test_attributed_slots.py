@@ -42,10 +42,10 @@ def shown(rows):
     [
         (compute("aten::linear > aten::mm", "gemm"), "compute", "aten::linear", "aten::linear > aten::mm · gemm"),
         (compute(f"{BACKWARD}MulBackward0 > aten::mul", "mul"), "compute", "MulBackward0", "MulBackward0 > aten::mul · mul"),
-        (compute("(unlinked)", "gemm<128>(int)"), "compute", "gemm", "(unlinked) · gemm<128>(int)"),
+        (compute("(unlinked)", "gemm<128>(int)"), "compute", "matrix product (gemm, int32)", "(unlinked) · gemm<128>(int)"),
         (compute("(unlinked)"), "compute", "(unlinked)", "(unlinked)"),
-        (compute("(no op)", "gemm_12"), "compute", "gemm", "(no op) · gemm_12"),
-        (compute("", "gemm_12"), "compute", "gemm", "(no op) · gemm_12"),
+        (compute("(no op)", "gemm_12"), "compute", "matrix product (gemm)", "(no op) · gemm_12"),
+        (compute("", "gemm_12"), "compute", "matrix product (gemm)", "(no op) · gemm_12"),
         (compute("(other)", "(other)"), "compute", "(other)", "(other) · (other)"),
         (compute("", "(other)"), "compute", "(other)", "(no op) · (other)"),
         (compute("aten::add", kind="host"), "host ops", "aten::add", "aten::add"),

@@ -22,6 +22,7 @@ from tracekit.compare.wall_time.attribution_rows import (
 )
 from tracekit.compare.wall_time.difference_intervals import compute_difference_intervals
 from tracekit.compare.wall_time.kernels import find_kernel_changes
+from tracekit.compare.wall_time.renamed_kernels import RENAMED
 from tracekit.compare.wall_time.slot_table import (
     RESIDUALS,
     REST,
@@ -39,6 +40,7 @@ from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.speedup import Pairing
 from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, get_class_title
+from tracekit.model.text.kernel_labels import label_kernel_family
 
 Ints = npt.NDArray[np.int64]
 
@@ -214,7 +216,7 @@ def _title_op(kind: str, cause: str, path: str, kernel: str) -> str:
     if names and path not in (UNLINKED, OTHER):
         name = names[-1] if kind == "collective" else names[0]
     elif kernel and kernel != OTHER:
-        name = replaced_names.strip_build_details(kernel)
+        name = kernel if RENAMED in kernel else label_kernel_family(kernel)
     else:
         name = path or OTHER
     if kind in ("compute", "host"):

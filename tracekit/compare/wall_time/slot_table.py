@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time.attribution_rows import StageTimeChange
+from tracekit.compare.wall_time.renamed_kernels import rename_replaced_kernels
 from tracekit.compare.work_units import has_no_steps
 from tracekit.job.frames import UNIT, has_epoch_times, keep_undamaged_rows, name_stages, summarize_step_walls
 from tracekit.model.intervals import Intervals, intersect, merge_intervals
@@ -106,6 +107,7 @@ def build_slot_table(base: ComparedSide, opt: ComparedSide) -> SlotTable | str:
         parts.append(complete.with_columns(half=number))
     both = concat(parts)
     both = both.with_columns(**{name: _fill_missing_texts(both[name]) for name in SLOT_KEYS})
+    both = rename_replaced_kernels(both)
     both = both.with_columns(key=both.dense_rank(*SLOT_KEYS))
     keys = both.distinct(*SLOT_KEYS).select(*SLOT_KEYS).sort(*SLOT_KEYS)
     halves = []
