@@ -189,7 +189,7 @@ def test_a_saved_report_has_no_attribution_and_that_is_said(tmp_path):
     base = folder(tmp_path / "a", gen_step(1, 0, 100, 60, ("aten::mm", 40)))
     other = made_side("saved", step_rows([1.0, 1.1]))
     found = compare_sides(read_side("a", [base], ALONE, ComparisonChoices(drop_first=0)), other, ComparisonChoices())
-    assert found.origin.missing.startswith("saved: saved reports do not hold where time went")
+    assert found.origin.missing.startswith("saved: saved reports do not contain exclusive times")
     assert found.origin.ops == ()
     assert attribution_sheets.make_attribution_overview(found.origin, found.headline) is None
 

@@ -94,6 +94,9 @@ def test_a_stage_that_both_hold_is_a_unit(call):
     assert (step["name"], step["stage"], step["base"], step["opt"]) == (
         "stage_time", "update_actor", 400_000, 300_000,
     )  # fmt: skip
+    origin = compared(call, "a.json", "b.json")[1]["origin"]
+    assert {row["stage"] for row in origin["ops"]} == {"update_actor"}
+    assert sum(row["difference"] for row in origin["ops"]) == -100_000
 
 
 def test_where_nothing_recurs_on_both_sides_nothing_is_compared(call):
@@ -162,3 +165,26 @@ def test_two_cuts_of_a_real_run_are_compared_by_what_recurs_in_them(call):
     after = (287_833_147 / 29 + 288_515_178 / 29) / 2
     assert (flash["base"], flash["opt"]) == pytest.approx((before, after), rel=1e-12)
     assert flash["opt"] / flash["base"] - 1 == pytest.approx(0.1166, abs=5e-5)
+    origin, headline = found["origin"], found["headline"]
+    assert not origin["missing"]
+    assert (origin["base"], origin["opt"]) == pytest.approx((headline["base"], headline["opt"]), rel=1e-9)
+    for level in ("stages", "ops", "leaves"):
+        assert sum(row["difference"] for row in origin[level]) == pytest.approx(headline["difference"], abs=1e3)
+    kernels = [row["name"] for row in origin["kernels"]["largest"]]
+    assert "SendRecv" in kernels[0]
+    assert "flash_fwd" in kernels[1]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1000, 1117), (800, 800)])
+def test_the_change_of_what_recurs_is_attributed(call, before, after):
+    found = compared(call, window("a.json", before), window("b.json", after))[1]
+    origin, headline = found["origin"], found["headline"]
+    assert (origin["base"], origin["opt"]) == pytest.approx((headline["base"], headline["opt"]))
+    for level in ("stages", "ops", "leaves"):
+        assert sum(row["difference"] for row in origin[level]) == pytest.approx(headline["difference"], abs=1)
+    assert origin["kernels"]["largest"]
+
+
+def test_recordings_compared_by_force_are_attributed_whole(call):
+    found = compared(call, window("a.json", 1000, number=2), window("b.json", 1117, number=2), "--force")[1]
+    assert sum(row["base"] for row in found["origin"]["ops"]) == pytest.approx(found["headline"]["base"], abs=1)

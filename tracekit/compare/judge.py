@@ -207,7 +207,7 @@ def _attribute_headline_change(
     """Attribute the change of profiled steps if both sides have them, paired as far as they allow."""
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
     pairs, _ = choose_pairing(base.samples[timed], opt.samples[timed], choices.paired)
-    return attribute_sides(base, opt, choices.level, pairs)
+    return attribute_sides(base, opt, choices.level, pairs, timed)
 
 
 def _compare_memory_sides(

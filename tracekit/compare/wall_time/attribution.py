@@ -27,6 +27,7 @@ from tracekit.compare.wall_time.slot_table import (
     RESIDUALS,
     REST,
     STEP_END,
+    STEP_KEY,
     TWICE,
     UNRECORDED,
     SlotHalf,
@@ -36,6 +37,7 @@ from tracekit.compare.wall_time.slot_table import (
 )
 from tracekit.compare.wall_time.transfers import compare_transfers
 from tracekit.job.frames import to_float_or_none
+from tracekit.job.steps.metric_samples import Key
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.speedup import Pairing
 from tracekit.model.tables.frame import Frame
@@ -69,17 +71,19 @@ OUTSIDE = "(no stage)"
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
-def attribute_sides(base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None) -> Attribution:
+def attribute_sides(
+    base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None, unit: Key = STEP_KEY
+) -> Attribution:
     """Attribute the change of the step, or give the reason why it cannot be attributed.
 
-    `paired` is the pairing that `choose_pairing` found.
+    `paired` is the pairing that `choose_pairing` found, `unit` the unit of work of recordings without step marks.
     """
-    table = build_slot_table(base, opt)
+    table = build_slot_table(base, opt, unit)
     if isinstance(table, str):
         return Attribution(missing=table)
     return replace(
         attribute_slot_table(table, level, paired),
-        transfers=compare_transfers(base, opt),
+        transfers=compare_transfers(base, opt, unit),
         kernels=find_kernel_changes(table),
     )
 

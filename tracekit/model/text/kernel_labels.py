@@ -208,8 +208,9 @@ def _extract_functor(text: str) -> str | None:
 def _extract_list_functor(text: str) -> str:
     """Extract the operation of a kernel over lists of tensors; empty if the name does not reveal it."""
     words = _FOREACH.findall(text)
-    words += [word for groups in _FUNCTOR.findall(text) for word in groups if word]
-    return next((_write_as_words(word) for word in words if not _ON_LISTS.match(word)), "")
+    words += [word.removesuffix("Math") for groups in _FUNCTOR.findall(text) for word in groups if word]
+    own = (word for word in words if not _ON_LISTS.match(word) and "multi_tensor_apply" not in word)
+    return _write_as_words(next(own, ""))
 
 
 def _write_as_words(word: str) -> str:
