@@ -62,7 +62,7 @@ def shown(rows):
         (compute("(no op)", kind="no_op"), *["no op (Python)"] * 3),
         (("", "idle", "sync", "", ""), *["idle: stream wait"] * 3),
         (("", "step_end", "", "", ""), *["wait at step end"] * 3),
-        (("", "twice", "", "", ""), *["recorded twice (taken off)"] * 3),
+        (("", "twice", "", "", ""), *["recorded twice (subtracted)"] * 3),
     ],
 )  # fmt: skip
 def test_a_row_is_titled_by_its_class_its_op_and_its_kernel(slot, of_class, of_op, leaf):

@@ -171,7 +171,7 @@ def test_of_roles_at_the_same_time_one_tells_the_step(tmp_path):
     assert found.base == 60_000
     assert by_what(found.ops) == {("", "aten::mm"): (60_000, 60_000, 0)}
     (note,) = found.notes
-    assert note.startswith("roles work at the same time: the step is told by actor-rollout-ref")
+    assert note.startswith("roles run concurrently: the attribution covers actor-rollout-ref")
 
 
 def test_roles_that_would_fit_but_overlap_are_not_added(tmp_path):

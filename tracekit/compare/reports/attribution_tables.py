@@ -48,7 +48,7 @@ _HOW = Heading(
     "the transfer and of the wait for other ranks, including overlapped time.",
 )
 
-_PAIRS = {"step": "Intervals are of pairs of steps.", "run": "Intervals are of pairs of runs."}
+_PAIRS = {"step": "Confidence intervals use pairs of steps.", "run": "Confidence intervals use pairs of runs."}
 
 _CAPTION = (
     "Each instant of a step is counted once, so the changes add up; their confidence intervals do not. The table shows "
@@ -56,7 +56,7 @@ _CAPTION = (
     "longer the slowest rank takes than the mean rank."
 )
 
-_CALLS = "Per step and rank; of idle time its parts."
+_CALLS = "Calls per step and rank; for idle time its gaps."
 
 
 def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet | None:
@@ -96,7 +96,7 @@ def title_attribution(step: Change) -> str:
 def explain_profiled_parts(origin: Attribution, step: Change) -> str:
     """Explain what the parts add up to if that is not the step of the headline; empty if it is."""
     if step.name in SHARED_UNITS:
-        return f"Nothing marks a step: the recorded time is shared out, and the table is per {_name_unit(step)}."
+        return f"No step marks: the recorded time is divided, and the table is per {_name_unit(step)}."
     if step.name != UNPROFILED:
         return ""
     profiled = _format_times_and_change(origin.base, origin.opt, origin.opt - origin.base)
@@ -117,7 +117,7 @@ def build_attribution_sections(origin: Attribution | None, stages: Sheet, step: 
     if origin is None:
         return
     if origin.missing:
-        caveat = f"where the change came from is not told: {origin.missing}"
+        caveat = f"no attribution: {origin.missing}"
         yield Section("attribution", title_attribution(step), "skipped", origin.missing, caveats=(caveat,))
         return
     yield Section("stages", "Step and stages", sheets=(stages,))
@@ -179,9 +179,7 @@ def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
         total = AttributionRow("", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
         rows = [total, *(replace(row, stage="") for row in stage.rows)]
         title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
-        caption = (
-            "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
-        )
+        caption = "The other rows add up to the first. Mean over ranks; the table of stages shows the slowest rank."
         yield replace(_make_attribution_sheet(f"within-{number}", title, rows, hows), caption=caption)
 
 
@@ -253,8 +251,8 @@ def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
         *_TIMES,
         Heading("base_count", "times before", "", _CALLS),
         Heading("opt_count", "times after", "", _CALLS),
-        Heading("by_count", "by number", "ns", "What more or fewer of it make of the change."),
-        Heading("by_duration", "by length", "ns", "What longer or shorter ones make of the change."),
+        Heading("by_count", "by number", "ns", "Part of the change from more or fewer calls."),
+        Heading("by_duration", "by length", "ns", "Part of the change from longer or shorter calls."),
         Heading("presence", "how"),
     )
     cells = []
@@ -265,25 +263,25 @@ def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
 
 
 def _make_replaced_sheet(rows: Sequence[AttributionRow]) -> Sheet:
-    headings = (Heading("what", "where: what it was → what it is"), *_TIMES)
+    headings = (Heading("what", "where: before → after"), *_TIMES)
     cells = tuple((row.what, *_get_row_times(row)) for row in rows)
     caption = (
-        "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
+        "Names that only one side has, under an op that both have, or that differ in numbers only. Also counted above."
     )
-    return _add_stage_column(Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows)
+    return _add_stage_column(Sheet("replaced", "Replaced ops and kernels", headings, cells, caption=caption), rows)
 
 
 def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:
     headings = parse_headings("""
         stage | stage
         op | collective
-        base_transfer | transfer before | ns | The shortest duration over ranks: moving the data.
+        base_transfer | transfer before | ns | Shortest duration over ranks: moving the data.
         opt_transfer | transfer after | ns | The same after.
-        transfer | change | ns | After less before.
-        base_wait | wait before | ns | What ranks take beyond it: waiting for the last to come.
+        transfer | change | ns | After minus before.
+        base_wait | wait before | ns | Time beyond the transfer: waiting for the last rank.
         opt_wait | wait after | ns | The same after.
-        wait | change | ns | After less before.
-        alone | not split | ns | Change of those that were matched with no other rank.
+        wait | change | ns | After minus before.
+        alone | not split | ns | Change of collectives without a match on another rank.
     """)
     cells = []
     for row in rows:
@@ -292,8 +290,8 @@ def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:
         transfer = (base_transfer, opt_transfer, opt_transfer - base_transfer)
         wait = (base_wait, opt_wait, opt_wait - base_wait)
         cells.append((row.stage, row.op, *transfer, *wait, opt_alone - base_alone))
-    caption = "Per step and rank; whole durations, also where other work hides them."
-    title = "Communication: transfer, or waiting for other ranks?"
+    caption = "Per step and rank; whole durations, including overlapped time."
+    title = "Communication: transfer or wait"
     return Sheet("transfers", title, headings, tuple(cells), caption=caption)
 
 

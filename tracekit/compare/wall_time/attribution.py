@@ -58,8 +58,8 @@ MAX_STAGES, MAX_WITHIN, LEAST_STAGE = 3, 8, 0.05
 RESIDUAL_TITLES = {
     STEP_END: "wait at step end",
     REST: "rest of the step (not recorded)",
-    UNRECORDED: "steps of which nothing was recorded",
-    TWICE: "recorded twice (taken off)",
+    UNRECORDED: "steps without any recording",
+    TWICE: "recorded twice (subtracted)",
 }
 """Titles of the time that no lane accounts for."""
 

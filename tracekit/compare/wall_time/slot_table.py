@@ -112,7 +112,7 @@ def build_slot_table(base: ComparedSide, opt: ComparedSide, unit: Key = STEP_KEY
             return f"{side.name}: {steps}"
         rows = _average_slots_over_lanes(steps)
         if not len(rows):
-            return f"{side.name}: no step holds recorded activity of a source without damage"
+            return f"{side.name}: no step has activity from an undamaged source"
         sides.append((steps, rows))
     roles, notes = _choose_step_roles(sides)
     parts = []
@@ -321,8 +321,7 @@ def _choose_step_roles(sides: Sequence[tuple[CountedSteps, Frame]]) -> tuple[lis
     if not left_out:
         return counted, []
     note = (
-        f"roles work at the same time: the step is told by {_join_role_names(counted)},"
-        f" not by {_join_role_names(left_out)}"
+        f"roles run concurrently: the attribution covers {_join_role_names(counted)}, not {_join_role_names(left_out)}"
     )
     return counted, [note]
 
