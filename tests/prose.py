@@ -5,6 +5,7 @@
 """
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TERMS = Path(__file__).with_name("terms.toml")
 FENCE = re.compile(r"```.*?```", re.DOTALL)
+CLAUSE = re.compile(r"(?<=[.!?:;])\s+")
 TAG = re.compile(r"<[^>]*>")
 VALUE = "…"
 """Stands for a formatted value in the text of an f-string."""
@@ -36,7 +38,7 @@ class Hit:
 
     file: str
     line: int
-    found: str
+    words: str
     phrase: Phrase
 
 
@@ -48,7 +50,13 @@ class Group:
     files: str
     budget: int
     words: int = 0
+    clauses: int = 0
     hits: list[Hit] = field(default_factory=list)
+
+    @property
+    def words_per_clause(self):
+        """Mean words between `.`, `:`, `;`, `!` and `?`; pieces of one or two words do not count."""
+        return self.words / max(self.clauses, 1)
 
     @property
     def habits_per_1000(self):
@@ -80,6 +88,11 @@ def read_texts(path):
         return split_strings(ast.parse(source))
     if path.suffix == ".md":
         return {"pages": [(1, FENCE.sub(keep_line_breaks, source))]}
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(source)["cells"] if cell["cell_type"] == "markdown"]
+        return {"pages": [(1, "".join(cell["source"])) for cell in cells]}
+    if path.suffix == ".sql":
+        return {"pages": [(n, line[2:]) for n, line in enumerate(source.splitlines(), 1) if line.startswith("--")]}
     return {"templates": [(1, TAG.sub(keep_line_breaks, source))]}
 
 
@@ -96,8 +109,8 @@ def split_strings(tree):
         if isinstance(node, ast.Name):
             continue
         children = ast.iter_child_nodes(node)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            docstrings.append((node.lineno, str(node.value.value)))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.append((node.lineno, node.value.value))
             children = ()
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             messages.append((node.lineno, node.value))
@@ -131,6 +144,7 @@ def count_groups(root=ROOT, terms=TERMS):
         for path in sorted(root.glob(group.files)):
             texts = read_texts(path)[group.kind]
             group.words += sum(len(text.split()) for _, text in texts)
+            group.clauses += sum(len(clause.split()) > 2 for _, text in texts for clause in CLAUSE.split(text))
             group.hits += find_phrases(texts, phrases, group.kind, str(path.relative_to(root)))
     return groups
 
@@ -140,10 +154,10 @@ def lower_budgets(groups, terms=TERMS):
     text = terms.read_text()
     for group in groups:
         section, line = f"[budgets.{group.kind}]\n", f'"{group.files}" = {group.budget}\n'
-        before, found, after = text.partition(section)
+        before, header, after = text.partition(section)
         if len(group.hits) < group.budget:
             after = after.replace(line, f'"{group.files}" = {len(group.hits)}\n', 1)
-        text = before + found + after
+        text = before + header + after
     terms.write_text(text)
 
 
@@ -153,16 +167,16 @@ def list_hits(paths):
     for path in paths:
         for kind, texts in read_texts(path).items():
             for hit in find_phrases(texts, phrases, kind, path):
-                print(f'{hit.file}:{hit.line}: "{hit.found}" → {hit.phrase.write}')
+                print(f'{hit.file}:{hit.line}: "{hit.words}" → {hit.phrase.write}')
 
 
 def check_budgets(groups):
     """Print one row per group; report whether all are within their budgets."""
-    print("hits budget  words  habits/1,000  files")
+    print("hits budget  words  words/clause  habits/1,000  files")
     for group in groups:
         above = "  ← above its budget: python tests/prose.py FILE" if len(group.hits) > group.budget else ""
         print(
-            f"{len(group.hits):4} {group.budget:6} {group.words:6} {group.habits_per_1000:13.1f}  {group.kind}: {group.files}{above}"
+            f"{len(group.hits):4} {group.budget:6} {group.words:6} {group.words_per_clause:13.1f} {group.habits_per_1000:13.1f}  {group.kind}: {group.files}{above}"
         )
     return all(len(group.hits) <= group.budget for group in groups)
 

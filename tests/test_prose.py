@@ -1,6 +1,7 @@
 """Phrases that readers stumble over are found, and their number only falls (`make prose`)."""
 
 import ast
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from prose import ROOT, TERMS, count_groups, find_phrases, load_terms, lower_bud
 
 PHRASES, REQUIRED, BUDGETS = load_terms()
 GROUPS = count_groups()
+
+FIRST_PAGES = (
+    *("README.md", "CONTRIBUTING.md", "examples/README.md", "examples/ci/README.md"),
+    *(f"docs/{name}.md" for name in ("index", "install", "tour", "usage", "compare", "method", "glossary")),
+)
+"""Pages with at most 3 habits per 1,000 words each."""
 
 SENTENCES = {
     "It shows what the screen does not show.": "It shows the details hidden by default.",
@@ -70,13 +77,16 @@ def test_a_phrase_of_docstrings_is_allowed_on_pages():
 
 def test_fences_and_tags_are_passed_over_and_lines_stay_true(tmp_path):
     (tmp_path / "a.md").write_text("Text.\n```sh\nnobody else\n```\nA file that says so.\n")
+    (tmp_path / "a.sql").write_text("SELECT 1\n-- Nobody\n")
+    cells = [{"cell_type": "code", "source": ["told"]}, {"cell_type": "markdown", "source": ["It ", "says so."]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     (tmp_path / "a.j2").write_text('<p class="else">\nIt is told.</p>\n')
     places = [
-        (hit.line, hit.found)
-        for name, kind in (("a.md", "pages"), ("a.j2", "templates"))
+        (hit.line, hit.words)
+        for name, kind in (("a.md", "pages"), ("a.sql", "pages"), ("a.ipynb", "pages"), ("a.j2", "templates"))
         for hit in find_phrases(read_texts(tmp_path / name)[kind], PHRASES, kind, name)
     ]
-    assert places == [(5, "says so"), (2, "told")]
+    assert places == [(5, "says so"), (2, "Nobody"), (1, "says so"), (2, "told")]
 
 
 def test_messages_and_docstrings_are_split():
@@ -95,7 +105,18 @@ def test_a_budget_equals_the_count(group):
 
 def test_every_file_is_in_one_group_of_its_kind():
     for kinds, files in (
-        (("pages",), ("*.md", "docs/**/*.md", "examples/**/*.md", "capture/**/*.md", "tracekit/**/*.md")),
+        (
+            ("pages",),
+            (
+                "*.md",
+                "docs/**/*.md",
+                "docs/**/*.ipynb",
+                "examples/**/*.md",
+                "capture/**/*.md",
+                "tracekit/**/*.md",
+                "tracekit/**/*.sql",
+            ),
+        ),
         (("strings", "docstrings"), ("tracekit/**/*.py", "capture/**/*.py")),
         (("templates",), ("tracekit/**/*.j2",)),
     ):
@@ -115,6 +136,14 @@ def test_lowering_never_raises_a_budget(tmp_path):
     terms.write_text(head + rows.format(7))
     lower_budgets(count_groups(tmp_path, terms), terms)
     assert terms.read_text() == head + rows.format(2).replace("7", "0")
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_first_pages_read_like_good_field_docs(page):
+    texts = read_texts(ROOT / page)["pages"]
+    habits = [hit for hit in find_phrases(texts, PHRASES, "pages", page) if hit.phrase.is_habit]
+    words = sum(len(text.split()) for _, text in texts)
+    assert 1000 * len(habits) / words <= 3, habits
 
 
 def test_pages_use_the_terms_that_people_search_for():
