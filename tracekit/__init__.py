@@ -80,7 +80,9 @@ install_display(_load_display)
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _LAZY:
-        raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
+        from tracekit.model.text.labels import did_you_mean
+
+        raise AttributeError(f"module 'tracekit' has no attribute {name!r}{did_you_mean(name, __all__)}")
     require_alone()
     return getattr(import_module(_LAZY[name]), name)
 

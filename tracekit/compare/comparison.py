@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
@@ -9,6 +10,7 @@ from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.display import Displayed, import_display
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
+from tracekit.model.system.lazy_pandas import pd
 
 SCHEMA = "tracekit.compare/1"
 """Version of the JSON form: additions keep it, changes of meaning raise it."""
@@ -163,6 +165,11 @@ class Comparison(Displayed):
     origin: Attribution | None = None
     memory: MemoryChange | None = None
     schema: str = SCHEMA
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """Every table of the comparison as a pandas frame: those of `report().tables`."""
+        return self.report().tables
 
     def report(self) -> Report:
         """Convert the comparison to a report, which every renderer accepts."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tracekit.discover.arguments import list_paths
 from tracekit.model.report import Report
 from tracekit.pipeline import report_cache
 from tracekit.pipeline.options import parse_options
@@ -140,7 +141,7 @@ def compare(  # noqa: PLR0913 - one per option
     from tracekit.compare.changes import ComparisonChoices
     from tracekit.pipeline import comparing
 
-    before, after = ([side] if isinstance(side, str | Path) else list(side) for side in (base, opt))
+    before, after = list_paths(base), list_paths(opt)
     choices = ComparisonChoices(
         min_effect=min_effect,
         level=level,
