@@ -84,7 +84,7 @@ def _explain_unknown_column(name: str, text: str, tables: Sequence[Table]) -> Tr
     near = did_you_mean(whole, columns)
     if near or not tables:
         return TracekitError(f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns")
-    listed = "; ".join(f"{table.name} has {', '.join(table.columns)}" for table in tables[:MAX_LISTED])
+    listed = "; ".join(f"a column of {table.name}: {', '.join(table.columns)}" for table in tables[:MAX_LISTED])
     return TracekitError(f"no column {name!r}", listed)
 
 
