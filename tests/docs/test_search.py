@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import tools
@@ -16,7 +17,7 @@ SEARCH = """(async () => {
   for (let i = 0; i < 200; i++) {
     await new Promise((resolve) => setTimeout(resolve, 50));
     const links = [...document.querySelectorAll("a.md-search-result__link")];
-    if (links.length) return links.map((link) => new URL(link.href).pathname.split("/site/")[1]);
+    if (links.length) return links.map((link) => new URL(link.href).pathname);
     if (document.querySelector(".md-search-result__meta").textContent.startsWith("No ")) return [];
   }
 })()"""
@@ -50,7 +51,7 @@ if tools.HERE["docs"]():
         found = opened.ask(SEARCH % json.dumps(query))
         assert opened.complaints() == []
         assert [url for url in opened.requests() if not url.startswith(("file:", "data:"))] == []
-        return found
+        return [unquote(path).removeprefix(f"{SITE}/") for path in found]
 
     @pytest.mark.parametrize("query", ANSWERS)
     def test_a_word_leads_to_the_page_that_answers(browser, query):
