@@ -131,14 +131,14 @@ class StepValue:
 class Comparison(Displayed):
     """The comparison of two sides; `verdict` is that of `headline`, the step, or "not comparable".
 
-    If neither side has a step and both have memory snapshots, `headline` is peak memory in bytes.
+    If both sides have memory snapshots but no steps, `headline` is peak memory in bytes.
 
-    - `changes` holds every metric, the step first.
+    - `changes` lists every metric, the step first.
     - `memory` compares the snapshots; None if a side has none.
-    - `reading` says how the inputs were interpreted, `warnings` lists caveats.
-    - `needed` says which data would allow a stronger verdict, `outlook` how probable each verdict was.
+    - `reading` describes how the inputs were interpreted, `warnings` lists caveats.
+    - `needed` lists data that would allow a stronger verdict, `outlook` the probability of each verdict.
     - `sessions_apart`: all runs of one side ran before all of the other, so the change cannot be separated
-      from anything else that changed in between.
+      from other changes in between.
     """
 
     tool_version: str

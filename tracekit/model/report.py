@@ -284,7 +284,7 @@ class Report(Displayed):
     the second, and `overview` the table shown first. `unseen` lists what was not analyzed and why. `values` contains the
     metrics of every process and step. Two reports are comparable if their `fingerprint` agrees. `answer` is the first
     sentence if numbers alone do not answer, `basis` its evidence, and `cautions` lists caveats, most severe first.
-    `contents` pairs a run with the content digest of each of its files. `spans` are the first and last instant of each run
+    `contents` pairs runs with the content digests of their files. `spans` are the first and last instant of each run
     in ns since the Unix epoch, without runs of another clock. `files` counts files by state: `read`, `refused`,
     `unreadable` and `duplicate`.
     """

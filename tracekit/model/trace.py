@@ -177,7 +177,7 @@ class Trace(NamedFrames):
         return array
 
     def arg(self, key: str, table: str | None = None) -> pd.Series[Any]:
-        """Get the recorded values of one `args` key: per row of `table` with NA where missing, else by element `id`.
+        """Get the recorded values of one `args` key: per row of `table` with NA where missing, or by element `id` without a table.
 
         Integers are `Int64` or `UInt64`, other numbers `Float64`. Text, and JSON text of lists and objects, is `object`.
         Raises `TracekitError` for a key that the file does not have.

@@ -80,7 +80,7 @@ def load_all(
     tables: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> list[Trace]:
-    """Load the Traces of all processes of a file, of all files of a directory or pattern, or of several of these.
+    """Load the Traces of all processes of a file, of all files of a directory or pattern, or of several paths.
 
     The other arguments are those of `load`. Raises `TraceFormatError` for a file that cannot be read.
     """
