@@ -45,6 +45,9 @@ SUBJECTS: Mapping[str, str] = {
     "trust": "What to trust",
 }
 
+SEARCH_BOOSTS: Mapping[str, float] = {"guides/": 6, "changelog.md": 0.1, "contributing.md": 0.3}
+"""Factors on the rank of pages in a search, by how their names begin: guides answer, a changelog repeats every word."""
+
 _BLOCK = re.compile(r"\||- |\d+\. ")
 """Start of a table row or of a list item."""
 
@@ -99,6 +102,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = markdown.replace("<!-- accelerators -->", _accelerators())
     markdown = markdown.replace("<!-- recordings -->", _recordings())
     uri = page.file.src_uri
+    for start, boost in SEARCH_BOOSTS.items():
+        if uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
     return _LINK.sub(lambda link: _relinked(link, uri), spaced(markdown))
 
 

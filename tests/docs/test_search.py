@@ -34,7 +34,8 @@ ANSWERS = {
     "fragmentation": {"guides/memory.html", "rules/fragmentation.html"},
     "KV cache": {"guides/memory.html", "guides/rollout.html"},
     "preemption": {"guides/rollout.html", "method.html"},
-    "idle_by_step": {"sql.html"},
+    "staleness": {"guides/verl.html", "method.html", "glossary.html", "index.html"},
+    "idle_by_step": {"sql.html", "python.html"},
 }
 """By query, the pages of which one has to be the first."""
 
