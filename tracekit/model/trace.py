@@ -268,7 +268,9 @@ KEPT_ROWS = 150_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measurements(NamedFrames):
-    """The measured tables of all sources, concatenated; the input of rules. A mapping of pandas frames by table name.
+    """The measured tables of all sources, concatenated, as a mapping by name; the input of rules.
+
+    Frames for users are in `tables`: typed, with missing values as `<NA>`, and documented.
 
     `sources` are as completed by their readers, in a fixed order; `failures` are those that could not be read. A table that
     no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.failed_questions`). `check` contains
