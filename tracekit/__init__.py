@@ -1,4 +1,4 @@
-"""Time and memory of RL training runs: where they went, why, and whether a change helped.
+"""Time and memory of RL training runs: where a step spends them, why, and whether a change helped.
 
 import tracekit
 trace = tracekit.load("rank0.pt.trace.json.gz")

@@ -110,14 +110,14 @@ class FileListing:
 
 
 def list_paths(paths: Any) -> list[str | Path]:
-    """List the paths that a caller gave as one or several; raise `TracekitError` for anything else."""
+    """List the paths that a caller gave as one or several; raise `TracekitError` for other types."""
     given: list[str | Path] = (
         list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | Mapping) else [paths]
     )
     for path in given:
         if not isinstance(path, str | Path):
             raise TracekitError(
-                f"a path is expected, not a {type(path).__name__}", "pass a str, a Path, or a list of them"
+                f"a path is expected, not a {type(path).__name__}", "pass a str, a Path, or a list of paths"
             )
     return given
 

@@ -75,7 +75,7 @@ def _explain_unknown_name(first: str, text: str, tables: Mapping[str, Table], st
 
 
 def _explain_unknown_column(name: str, text: str, tables: Sequence[Table]) -> TracekitError:
-    """Build the error for an unknown column: the nearest column of these tables and of DuckDB's candidates, else all."""
+    """Build the error for an unknown column: the nearest column of the tables and of DuckDB's candidates, or all."""
     candidates = re.findall(r'"([^"]+)"', text.partition("Candidate bindings:")[2].split("\n")[0])
     columns = [candidate.rpartition(".")[2] for candidate in candidates]
     columns += chain.from_iterable(table.columns for table in tables)
