@@ -2,16 +2,32 @@
 
 import json
 import pickle
+import re
 from functools import cache
 from statistics import median
 
 import pytest
 import recorded
 from command_line import invoke
-from recorded import GPU, PAIRS, SNAPSHOTS, TRACES, device_ops, name_of, profiler_steps, select, span, sweep, to_ns
+from recorded import (
+    GPU,
+    PAIRS,
+    SMALL_TRACES,
+    SNAPSHOTS,
+    TRACES,
+    device_ops,
+    name_of,
+    profiler_steps,
+    select,
+    span,
+    sweep,
+    to_ns,
+)
+from sql_answers import answer
 
 import tracekit
 from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.render import render
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -251,6 +267,36 @@ def test_every_output_is_written(tmp_path, folder):
         text = path.read_text(encoding="utf-8")
         assert "Traceback" not in text
         assert "H200" in text or "pickle" in text
+
+
+@traces
+def test_every_renderer_takes_every_report(path):
+    report = analyzed(path).report
+    texts = {name: render(report, name) for name in ("text", "md", "html", "json")}
+    assert "H200" in texts["text"]
+    assert json.loads(texts["json"])["answer"] == report.answer
+    for name in ("text", "md"):
+        assert not re.search(r"\b(?:nan|inf|None)\b", texts[name]), name
+    assert texts["html"].rstrip().endswith("</html>")
+
+
+@traces
+def test_sql_has_the_rows_of_the_file(path):
+    ((count, total, streams),) = [
+        tuple(row.values())
+        for row in answer("SELECT count(*) AS n, sum(dur_ns) AS ns, count(DISTINCT stream) AS s FROM device_ops", path)
+    ]
+    rows = device_ops(path)
+    assert (count, int(total)) == (len(rows), sum(to_ns(row["dur"]) for row in rows))
+    assert streams == len({row["args"]["stream"] for row in rows})
+
+
+@pytest.mark.parametrize("path", SMALL_TRACES, ids=name_of)
+def test_a_saved_run_prints_what_its_trace_prints(tmp_path, path):
+    first = invoke("analyze", path, "--save", tmp_path / "run.tkm")
+    again = invoke("analyze", tmp_path / "run.tkm")
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert again.stdout == first.stdout
 
 
 # The RL loop
