@@ -193,7 +193,7 @@ def test_a_job_of_github_gets_annotations_outputs_and_a_summary(call, fast, slow
     assert numbers == pytest.approx([1 / 1.112979, 1 / 1.129627, 1 / 1.096578], abs=2e-6)
     assert found.pop("change").startswith("1.11× slower [1.10×, 1.13×]")
     assert found == {"before": "1", "verdict": "regression", "gate": "fail", "report": "x.html"}
-    assert Path("summary").read_text().startswith("# before\n<!-- tracekit:compare:")
+    assert Path("summary").read_text().startswith("# before\n**tracekit: 1.11× slower")
 
 
 def test_a_summary_that_is_full_is_left_as_it_is(call, fast, slow, monkeypatch):
