@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracekit.cli import terminal
+from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import ComparisonChoices
@@ -64,7 +66,6 @@ top = click.option(
     metavar="N",
     help="Rows of a table that are shown.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: --export json=-.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 verbose = click.option(
     "-v",
@@ -86,28 +87,119 @@ def require_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str)
         raise click.UsageError(f"Missing argument '{name}...'.")
 
 
-def add_outputs(thing: str, suffixes: str) -> Decorator:
-    """Add `-o FILE`, which also writes the `thing` to a file in one of the formats `suffixes`."""
-    return click.option(
-        "-o",
-        "--output",
-        "outputs",
-        multiple=True,
-        type=click.Path(),
-        metavar="FILE",
-        help=f"Also write the {thing} here; the suffix is the format ({suffixes}). Repeatable.",
+REPORT_FORMATS = ("text", "html", "md", "json", "csv", "parquet", "openmetrics")
+COMPARISON_FORMATS = (*REPORT_FORMATS, "junit", "github")
+FOLDER_FORMATS = ("csv", "parquet")
+"""Formats of a report that are a folder with one file per table."""
+LIST_FORMATS = ("text", "json", "csv", "md")
+"""Formats of a command that lists rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutputs:
+    """Requested outputs of a command: `-o`, `--export` and `--format`, and the formats that the command can write.
+
+    `folders` are those formats that need a folder. With `is_moved`, a file replaces the output on the screen. `fallback` is
+    the format of a file whose suffix names none.
+    """
+
+    files: tuple[str, ...]
+    exports: tuple[str, ...]
+    format: str | None
+    formats: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    is_moved: bool = False
+    fallback: str | None = None
+
+
+class ResultFormat(click.Choice[str]):
+    """The formats that a command can write; any other is refused by a sentence that lists them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the format, or raise `TracekitError`."""
+        if value not in self.choices:
+            command = "tracekit" if ctx is None else ctx.command_path
+            raise TracekitError(*refuse_format(str(value), self.choices, command))
+        return super().convert(value, param, ctx)
+
+
+def refuse_format(name: str, formats: Sequence[str], command: str) -> tuple[str, str]:
+    """Describe that a command cannot write a format, as (problem, hint)."""
+    from tracekit.model.text.labels import did_you_mean
+
+    if name in COMPARISON_FORMATS:
+        return f"{command} cannot write {name}", f"it writes {', '.join(formats)}"
+    return f"no output format {name!r}{did_you_mean(name, formats)}", f"there are: {', '.join(formats)}"
+
+
+def _combine_format(parameters: Mapping[str, Any]) -> str | None:
+    """Combine `--format` and its alias `--json`; raises a usage error if they differ."""
+    name: str | None = parameters["format_"]
+    if not parameters["as_json"]:
+        return name
+    if name not in (None, "json"):
+        raise click.UsageError(f"--json and --format {name} name two formats")
+    return "json"
+
+
+def add_results(
+    thing: str,
+    formats: tuple[str, ...] = LIST_FORMATS,
+    *,
+    exports: str = "",
+    folders: tuple[str, ...] = (),
+    is_moved: bool = False,
+    fallback: str | None = None,
+) -> Decorator:
+    """Add `-o`, `--format` and `--json`, which the command receives as `requested`.
+
+    `exports` describes the kinds of `--export KIND=PATH`, which is hidden where empty.
+    """
+
+    def make_request(parameters: Mapping[str, Any]) -> RequestedOutputs:
+        format_ = _combine_format(parameters)
+        files, kinds = parameters["files"], parameters["exports"]
+        return RequestedOutputs(files, kinds, format_, formats, folders, is_moved, fallback)
+
+    also = "Write the" if is_moved else "Also write the"
+    return chain_decorators(
+        collect_options("requested", make_request, ("files", "exports", "format_", "as_json")),
+        click.option(
+            "-o",
+            "--output",
+            "files",
+            multiple=True,
+            type=click.Path(),
+            metavar="FILE",
+            help=f"{also} {thing} to FILE. The suffix sets the format. Repeatable.",
+        ),
+        click.option(
+            "--format",
+            "format_",
+            type=ResultFormat(formats),
+            metavar="FORMAT",
+            help=f"Print the {thing} as {join_choices(formats)}; with -o, the format of FILE.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Same as --format json."),
+        click.option(
+            "--export",
+            "exports",
+            multiple=True,
+            metavar="KIND=PATH",
+            hidden=not exports,
+            help=f"Also write the {thing} as KIND: {exports}. Repeatable.",
+        ),
     )
 
 
-def add_exports(thing: str, kinds: str) -> Decorator:
-    """Add `--export KIND=PATH`, which writes the `thing` for other programs, as one of `kinds`."""
-    return click.option(
-        "--export",
-        "exports",
-        multiple=True,
-        metavar="KIND=PATH",
-        help=f"Also write the {thing} as KIND: {kinds}. Repeatable.",
-    )
+def join_choices(choices: Sequence[str]) -> str:
+    """Join choices with commas, and the last with `or`.
+
+    >>> join_choices(["text", "json", "md"])
+    'text, json or md'
+    """
+    *leading, last = choices
+    return f"{', '.join(leading)} or {last}" if leading else last
 
 
 def add_strict(case: str = "any file could not be read") -> Decorator:

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 @click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
 @opt.add_paths(required=False)
-@opt.add_outputs("report", ".html .md .json .txt")
+@opt.add_results(
+    "report",
+    opt.REPORT_FORMATS,
+    exports="csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @click.option(
     "--save",
     type=click.Path(),
     metavar="FILE.tkm",
     help="Also save the measurements: any command takes that file instead of the profiles.",
 )
-@opt.add_exports("report", "csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)")
 @click.option(
     "--plots",
     type=click.Path(),
@@ -49,9 +53,8 @@ if TYPE_CHECKING:
 def command(  # noqa: PLR0913 - what is given, one by one
     *,
     paths: tuple[str, ...],
-    outputs: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     save: str | None,
-    exports: tuple[str, ...],
     plots: str | None,
     options: Options,
     top: int,
@@ -69,8 +72,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     from tracekit.pipeline import report_cache
 
     opt.require_paths(paths, options.on_every_node, "PATH")
-    files_and_folders = [*(out.parse_output(path) for path in outputs), *(out.parse_export(text) for text in exports)]
-    targets = out.add_text_output(files_and_folders, quiet=quiet)
+    targets = out.list_targets(requested, quiet=quiet)
     if save:
         files.check_writable(save)
     if plots is not None:

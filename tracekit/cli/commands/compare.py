@@ -79,8 +79,12 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 @opt.add_paths("[BASE OPT]", required=False)
 @click.option("--base", "bases", multiple=True, metavar="PATH", help="A run before. Repeatable.")
 @click.option("--opt", "opts", multiple=True, metavar="PATH", help="A run after. Repeatable.")
-@opt.add_outputs("comparison", ".html .md .json .txt .xml")
-@opt.add_exports("comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.add_results(
+    "comparison",
+    opt.COMPARISON_FORMATS,
+    exports="csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @opt.selection
 @click.option(
     "--steps-from",
@@ -138,8 +142,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 def command(  # noqa: PLR0913 - what is given, one by one
     *,
     sides: _SidePaths,
-    outputs: tuple[str, ...],
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     options: Options,
     noise: str | None,
     choices: ComparisonChoices,
@@ -163,7 +166,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     least_effect = None if gate_options.is_option_default("min_effect") else choices.min_effect
     gate_file = gate_options.load_gate_file(gate, least_effect)
     rules = gate_file.rules
-    targets = ci_outputs.list_comparison_targets(outputs, exports, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
     if rules.stated and (absent := gate_options.find_missing_path(sides.base)) is not None:
         terminal.print_problem(f"no baseline: nothing is at {absent}", "")
         ci_outputs.write_step_outputs({"verdict": "missing baseline", "gate": "missing baseline"})

@@ -11,6 +11,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.text_tables import encode_rows
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ _SEVERITY_MARKS = {
 @click.command(name="doctor", short_help="Show what went wrong in a capture, and what to do.")
 @opt.add_paths()
 @opt.exclude
-@opt.as_json
-@opt.add_exports("examination", "json=FILE, json=- (standard output)")
+@opt.add_results("examination")
 @opt.add_strict("anything was lost or is not readable")
 @opt.jobs
 @opt.quiet
@@ -41,8 +41,7 @@ def command(
     *,
     paths: tuple[str, ...],
     options: Options,
-    as_json: bool,
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     strict: bool,
     quiet: bool,
     verbose: bool,
@@ -57,16 +56,21 @@ def command(
     from tracekit.health.checks import GRAVE
     from tracekit.pipeline.doctor import examine_captures
 
-    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    targets = out.list_targets(requested)
     if not quiet and (phrase := describe_missing_parts()):
         terminal.print_problem(phrase, REMEDY)
     examination = examine_captures(paths, options)
-    if json_paths:
-        out.write_json_outputs(_encode_examination(examination) + "\n", json_paths, quiet=quiet)
-    if out.STANDARD_OUTPUT not in json_paths:
-        _, color = terminal.get_page_width()
-        lines = _format_examination(examination, verbose=verbose, color=color)
-        terminal.write_output("\n".join(lines) + "\n")
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "text":
+            color = target.printed and terminal.get_page_width()[1]
+            return "\n".join(_format_examination(examination, verbose=verbose, color=color)) + "\n"
+        if target.format == "json":
+            return _encode_examination(examination) + "\n"
+        rows = [asdict(d) | {"places": ", ".join(d.places)} for d in examination.diagnoses]
+        return encode_rows(rows, target.format)
+
+    out.write_results(targets, make_output, quiet=quiet)
     grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)
     unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
     return 2 if not examination.read_count or unread or (strict and grave) else 0

@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 )
 @gate_options.gate_options
 @opt.work
-@opt.add_outputs("outcome", ".html .md .json .txt .xml")
-@opt.add_exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.add_results(
+    "outcome",
+    opt.COMPARISON_FORMATS,
+    exports="junit=FILE, github=- (annotations), json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @opt.drop_first
 @click.option(
     "--assume-independent-steps", is_flag=True, help="With --self-test: let one run decide, as if its steps were runs."
@@ -51,8 +55,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     paths: tuple[str, ...],
     self_test: bool,
     gate: gate_options.GateOptions,
-    outputs: tuple[str, ...],
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     options: Options,
     choices: ComparisonChoices,
     strict: bool,
@@ -71,7 +74,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if rules.stated and not rules:
         return gate_options.report_empty_gate(rules)
     _refuse_untestable_rules(rules, self_test=self_test)
-    targets = ci_outputs.list_comparison_targets(outputs, exports, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
     if gate_file.level is not None:
         choices = replace(choices, level=gate_file.level)
     side = comparing.read_side_with_logs(_name_gated_side(paths), paths, options, choices)

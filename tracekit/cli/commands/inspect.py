@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
-from tracekit.cli.text_tables import format_listing, format_text_columns
+from tracekit.cli.text_tables import encode_rows, format_listing, format_text_columns
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
@@ -24,11 +23,10 @@ _MAX_LISTED_IGNORED = 20
 @click.command(name="inspect", short_help="Show which files are read, and as what.")
 @opt.add_paths()
 @opt.exclude
-@opt.as_json
-@opt.add_exports("list", "json=FILE, json=- (standard output)")
+@opt.add_results("list")
 @opt.verbose
 @opt.reading
-def command(*, paths: tuple[str, ...], options: Options, as_json: bool, exports: tuple[str, ...], verbose: bool) -> int:
+def command(*, paths: tuple[str, ...], options: Options, requested: opt.RequestedOutputs, verbose: bool) -> int:
     """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
 
     Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
@@ -37,13 +35,18 @@ def command(*, paths: tuple[str, ...], options: Options, as_json: bool, exports:
     from tracekit.discover import list_inspect_rows
     from tracekit.pipeline import run as pipeline
 
-    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    targets = out.list_targets(requested)
     discovery = pipeline.discover_sources(paths, options)
     rows = list_inspect_rows(discovery)
-    if json_paths:
-        out.write_json_outputs(_encode_discovery(discovery, rows) + "\n", json_paths)
-    if out.STANDARD_OUTPUT not in json_paths:
-        terminal.write_output(_format_discovery(discovery, rows, verbose=verbose) + "\n")
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "text":
+            return _format_discovery(discovery, rows, verbose=verbose) + "\n"
+        if target.format == "json":
+            return _encode_discovery(discovery, rows) + "\n"
+        return encode_rows(rows, target.format)
+
+    out.write_results(targets, make_output)
     return 0 if discovery.sources else 2
 
 

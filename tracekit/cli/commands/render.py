@@ -45,16 +45,11 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
 
 def _parse_render_target(wanted: str | None, output: str | None, *, compared: bool) -> OutputTarget:
     """Parse the target and its format; comparisons support more formats."""
-    from tracekit.cli import ci_outputs
     from tracekit.cli import report_outputs as out
 
-    path = output or out.STANDARD_OUTPUT
-    if wanted is None and path == out.STANDARD_OUTPUT:
-        wanted = "text"
-    if wanted:
-        export = f"{wanted}={path}"
-        return ci_outputs.parse_comparison_export(export) if compared else out.parse_export(export)
-    return ci_outputs.parse_comparison_output(path) if compared else out.parse_output(path)
+    formats = opt.COMPARISON_FORMATS if compared else opt.REPORT_FORMATS
+    files = (output,) if output else ()
+    return out.list_targets(opt.RequestedOutputs(files, (), wanted, formats, opt.FOLDER_FORMATS, is_moved=True))[0]
 
 
 def _load_saved(path: Path) -> tuple[Report, Comparison | None]:

@@ -6,7 +6,6 @@ import contextlib
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +26,6 @@ DEFAULT_TEXT_ROWS = 100
 """Rows of text output without a limit."""
 
 _OPTION = re.compile(r"--[\w-]+=")
-_SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +61,7 @@ def _protect_comment(text: str) -> str:
 @click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
 @click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")
 @click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe, and run nothing.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(ROW_FORMATS),
-    help="The form of the rows [default: by the suffix of -o, else text].",
-)
-@click.option(
-    "-o", "--output", type=click.Path(), metavar="FILE", help="Write the rows here (.txt .csv .json .parquet)."
-)
+@opt.add_results("rows", ROW_FORMATS, is_moved=True)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -96,8 +86,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     recipe: str | None,
     lists_recipes: bool,
     prints: bool,
-    format_: str | None,
-    output: str | None,
+    requested: opt.RequestedOutputs,
     limit: int | None,
     memory: str | None,
     options: Options,
@@ -130,7 +119,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
             terminal.write_output(f"{statement}\n")
             return 0
     opt.require_paths(paths, (), "PATH")
-    form = _parse_row_output(format_, limit, output)
+    form = _parse_row_output(requested, limit)
     is_shell = statement is None and sys.stdin.isatty()
     statements = child_process.Statements() if is_shell else None
 
@@ -224,23 +213,14 @@ def _is_statement(text: str) -> bool:
     return not split_label(text)[1].exists()
 
 
-def _parse_row_output(format_: str | None, limit: int | None, output: str | None) -> RowOutput:
+def _parse_row_output(requested: opt.RequestedOutputs, limit: int | None) -> RowOutput:
     """Parse how to output rows; raises if that is not possible."""
-    from tracekit.model.system.files import check_writable
-    from tracekit.render import refuse_without_library
+    from tracekit.cli import report_outputs as out
 
-    if output is not None:
-        suffix = Path(output).suffix.lower()
-        if format_ is None and suffix not in _SUFFIXES:
-            suffixes = " ".join(_SUFFIXES)
-            raise TracekitError(f"{output}: no format of rows ends in {suffix!r}", f"there are: {suffixes}")
-        format_ = format_ or _SUFFIXES[suffix]
-        check_writable(output)
-    if format_ == "parquet":
-        if output is None:
-            raise TracekitError("parquet goes to a file", "-o rows.parquet")
-        refuse_without_library("parquet")
-    return RowOutput(format_ or "text", limit, output)
+    target, *others = out.list_targets(requested)
+    if others:
+        raise click.UsageError("the rows go to one place: name one file")
+    return RowOutput(target.format, limit, None if target.printed else target.path)
 
 
 def _output_sql_rows(result: StatementResult, form: RowOutput) -> None:
