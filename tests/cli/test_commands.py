@@ -219,7 +219,6 @@ def test_without_a_command_the_help_is_the_result(call):
         ("noise", "no run is named"),
         ("inspect", "Missing argument 'PATH...'."),
         ("doctor", "Missing argument 'PATH...'."),
-        ("render", "Missing argument 'FILE'."),
         ("export", "Missing argument 'PATH...'."),
         ("collect", "Missing option '-o' / '--output'."),
         ("mcp", "Missing option '--root'."),

@@ -27,7 +27,6 @@ COMMANDS = (
     "noise",
     "inspect",
     "doctor",
-    "render",
     "export",
     "log",
     "collect",
@@ -40,6 +39,9 @@ COMMANDS = (
     "completion",
 )
 """Commands in help order; each is `command` in the module of its name."""
+
+ALIASES = {"render": "export", "top": "analyze", "diff": "compare"}
+"""Names under which a command is called, too; help does not list them."""
 
 PROGRAM = "tracekit"
 COMPLETE = "_TRACEKIT_COMPLETE"
@@ -62,6 +64,7 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of this name; None if it does not exist."""
         del ctx
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"tracekit.cli.commands.{cmd_name}").command
@@ -72,14 +75,14 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the command in `args`; raises `TracekitError` with the closest name for an unknown one."""
         name = args[0]
-        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+        if name in COMMANDS or name in ALIASES or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         from tracekit.model.errors import TracekitError
         from tracekit.model.text.labels import did_you_mean
 
         is_path = os.path.exists(name)  # noqa: PTH110 - os.path returns False for invalid paths, where Path raises
         hint = f"{PROGRAM} analyze {name}" if is_path else f"{PROGRAM} --help"
-        raise TracekitError(f"no command {name!r}{did_you_mean(name, COMMANDS)}", hint)
+        raise TracekitError(f"no command {name!r}{did_you_mean(name, (*COMMANDS, *ALIASES))}", hint)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command in `args` (default: those of the process), and exit with its status."""

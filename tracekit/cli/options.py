@@ -89,6 +89,7 @@ def require_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str)
 
 REPORT_FORMATS = ("text", "html", "md", "json", "csv", "parquet", "openmetrics")
 COMPARISON_FORMATS = (*REPORT_FORMATS, "junit", "github")
+EXPORT_FORMATS = ("perfetto", *COMPARISON_FORMATS, "tkm")
 FOLDER_FORMATS = ("csv", "parquet")
 """Formats of a report that are a folder with one file per table."""
 LIST_FORMATS = ("text", "json", "csv", "md")
@@ -127,7 +128,7 @@ def refuse_format(name: str, formats: Sequence[str], command: str) -> tuple[str,
     """Describe that a command cannot write a format, as (problem, hint)."""
     from tracekit.model.text.labels import did_you_mean
 
-    if name in COMPARISON_FORMATS:
+    if name in EXPORT_FORMATS:
         return f"{command} cannot write {name}", f"it writes {', '.join(formats)}"
     return f"no output format {name!r}{did_you_mean(name, formats)}", f"there are: {', '.join(formats)}"
 
@@ -150,6 +151,7 @@ def add_results(
     folders: tuple[str, ...] = (),
     is_moved: bool = False,
     fallback: str | None = None,
+    flags: tuple[str, ...] = ("--format",),
 ) -> Decorator:
     """Add `-o`, `--format` and `--json`, which the command receives as `requested`.
 
@@ -174,7 +176,7 @@ def add_results(
             help=f"{also} {thing} to FILE. The suffix sets the format. Repeatable.",
         ),
         click.option(
-            "--format",
+            *flags,
             "format_",
             type=ResultFormat(formats),
             metavar="FORMAT",

@@ -20,7 +20,10 @@ STANDARD_OUTPUT, STANDARD_ERROR = "-", "standard error"
 JUNIT, GITHUB = "junit", "github"
 
 _TEXT_FORMATS = ("text", "md")
-_SUFFIXES = {suffix: renderer.name for renderer in RENDERERS for suffix in renderer.suffixes} | {".xml": JUNIT}
+_SUFFIXES = {suffix: renderer.name for renderer in RENDERERS for suffix in renderer.suffixes}
+_SUFFIXES |= {".xml": JUNIT, ".gz": "perfetto", ".tkm": "tkm"}
+_NEVER_PRINTED = {"parquet": "rows.parquet", "perfetto": "timeline.json.gz", "tkm": "run.tkm"}
+"""Formats that only go to a file, each with an example of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarg
     """Make a target; raises `TracekitError` if the command cannot write the format, or the path cannot be written."""
     if name not in requested.formats:
         raise TracekitError(*refuse_format(name, requested.formats, click.get_current_context().command_path))
-    if name not in (JUNIT, GITHUB):
+    if any(name == renderer.name for renderer in RENDERERS):
         refuse_without_library(name)
     if name in requested.folders:
         if path == STANDARD_OUTPUT:
@@ -67,8 +70,8 @@ def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarg
         _refuse_unusable_folder(Path(path))
     elif path != STANDARD_OUTPUT:
         check_writable(path)
-    elif name == "parquet":
-        raise TracekitError("parquet goes to a file", "-o rows.parquet")
+    elif name in _NEVER_PRINTED:
+        raise TracekitError(f"{name} goes to a file", f"-o {_NEVER_PRINTED[name]}")
     elif name == GITHUB:
         path = STANDARD_ERROR
     return OutputTarget(name, path)
@@ -91,7 +94,7 @@ def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
 def _refuse_other_suffix(path: str, name: str) -> None:
     """Raise a usage error if the suffix of a path names another format than `name`."""
     suffix = Path(path).suffix.lower()
-    if _SUFFIXES.get(suffix, name) != name:
+    if _SUFFIXES.get(suffix, name) != name and (name, suffix) != ("perfetto", ".json"):
         raise click.UsageError(f"-o {path} and --format {name} name two formats")
 
 
