@@ -7,26 +7,26 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tracekit.model.units import UNKNOWN
 from tracekit.render.escape import make_printable
+from tracekit.render.wrapping import format_columns
 
 
-def format_text_columns(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -> str:
+def format_text_columns(
+    rows: Sequence[Mapping[str, object]], right: Collection[str] = (), width: int | None = None
+) -> str:
     """Format rows as columns with headers; drops empty columns, and right-aligns those in `right`."""
-    blocks = []
-    for name in rows[0]:
-        if all(row[name] in (None, "") for row in rows):
-            continue
-        cells = [name, *(_format_text_cell(row[name]) for row in rows)]
-        width = max(len(cell) for cell in cells)
-        align = str.rjust if name in right else str.ljust
-        blocks.append([align(cell, width) for cell in cells])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*blocks, strict=True))
+    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+    cells = [[_format_text_cell(row[name]) for name in names] for row in rows]
+    places = {place for place, name in enumerate(names) if name in right}
+    return "\n".join(format_columns(names, cells, places, width))
 
 
-def format_listing(title: str, rows: Sequence[Mapping[str, object]], limit: int, *, verbose: bool) -> list[str]:
+def format_listing(
+    title: str, rows: Sequence[Mapping[str, object]], limit: int, *, verbose: bool, width: int | None = None
+) -> list[str]:
     """Format a table below its title: the first `limit` rows, or all with `verbose`."""
     if verbose or len(rows) <= limit:
-        return [title, format_text_columns(rows)]
-    return [title, format_text_columns(rows[:limit]), f"… and {len(rows) - limit:,} more (-v)"]
+        return [title, format_text_columns(rows, width=width)]
+    return [title, format_text_columns(rows[:limit], width=width), f"… and {len(rows) - limit:,} more (-v)"]
 
 
 def encode_rows(rows: Sequence[Mapping[str, object]], format_: str) -> str | bytes:

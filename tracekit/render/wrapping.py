@@ -1,0 +1,120 @@
+"""Columns of text that fit a page: prose wraps at spaces, and only a name is shortened in the middle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+
+from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
+from tracekit.render.escape import shorten_middle
+
+LONGEST_WORD = 24
+"""Narrowest width to which a column of names is shortened, in characters."""
+NARROWEST_PROSE = 16
+"""Narrowest width to which a column of prose is wrapped, in characters."""
+
+_SIGNATURE = re.compile(r"\w[<(]")
+_GAP = "  "
+_TREE = "· "
+
+
+def count_terminal_cells(text: str) -> int:
+    """Count the terminal cells of text: wide characters take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def is_prose(text: str) -> bool:
+    """Check whether text wraps: it has several words, and is not the signature of a C++ function.
+
+    >>> is_prose("idle after aten::mm"), is_prose("void at::native::copy<int>(int, float)")
+    (True, False)
+    """
+    below = text.lstrip(_TREE)
+    return " " in below and not (_SIGNATURE.search(below) and is_template_name(below))
+
+
+def measure_longest_word(text: str) -> int:
+    """Measure the widest word, which a column of prose needs at least."""
+    return max((count_terminal_cells(word) for word in text.split()), default=0)
+
+
+def shorten_cells(text: str, width: int) -> str:
+    """Shorten a name to at most `width` cells, keeping both ends."""
+    size = count_terminal_cells(text)
+    if size <= width:
+        return text
+    below = text.lstrip(_TREE)  # the prefix shows its depth in a tree
+    if is_template_name(below):
+        text = text[: len(text) - len(below)] + shorten_kernel_name(below)
+        size = count_terminal_cells(text)
+    keep = width
+    while size > width:
+        text = shorten_middle(text, keep)
+        size, keep = count_terminal_cells(text), keep - 1
+    return text
+
+
+def wrap_cell(text: str, width: int) -> list[str]:
+    """Wrap prose in lines of at most `width` cells; a name stays on one line, shortened in the middle.
+
+    >>> wrap_cell("GPU waits for the host", 12), wrap_cell("sm90_gemm_bf16_128x256", 11)
+    (['GPU waits', 'for the host'], ['sm90_…8x256'])
+    """
+    if count_terminal_cells(text) <= width:
+        return [text]
+    return wrap_words(text, width) if is_prose(text) else [shorten_cells(text, width)]
+
+
+def wrap_words(text: str, width: int) -> list[str]:
+    """Wrap text at spaces in lines of at most `width` cells, with longer words shortened in the middle."""
+    lines: list[str] = []
+    for word in filter(None, text.split(" ")):  # a no-break space does not separate words
+        if lines and count_terminal_cells(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(shorten_cells(word, width))
+    return lines
+
+
+def wrap_row(cells: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
+    """Wrap the cells of a row; each line of the result has a text per column, empty below shorter cells."""
+    columns = [wrap_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    return list(zip_longest(*columns, fillvalue=""))
+
+
+def format_columns(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], width: int | None
+) -> list[str]:
+    """Format rows in columns under their titles, those in `right` aligned right; columns of text fit `width`."""
+    columns = list(zip(titles, *rows, strict=True))
+    widths = [max(map(count_terminal_cells, column)) for column in columns]
+    if width is not None:
+        texts = [place for place in range(len(columns)) if place not in right]
+        prose = [place for place in texts if any(map(is_prose, columns[place]))]
+        words = {place: max(map(measure_longest_word, columns[place])) for place in prose}
+        floors = {place: max(min(words[place], LONGEST_WORD), NARROWEST_PROSE) for place in prose}
+        _shrink_columns(widths, floors, width)
+        _shrink_columns(widths, dict.fromkeys(texts, LONGEST_WORD), width)
+    lines = []
+    for cells in (titles, *rows):
+        for line in wrap_row(cells, widths):
+            padded = []
+            for place, text in enumerate(line):
+                fill = " " * (widths[place] - count_terminal_cells(text))
+                padded.append(fill + text if place in right else text + fill)
+            lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def _shrink_columns(widths: list[int], floors: dict[int, int], room: int) -> None:
+    """Shrink the widest of the columns in `floors` until all fit in `room`, or none can shrink."""
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > room:
+        place = max(floors, key=lambda place: widths[place] - floors[place], default=None)
+        if place is None or widths[place] <= floors[place]:
+            return
+        widths[place] -= 1
