@@ -312,6 +312,7 @@ def test_without_a_command_the_help_is_the_result(call):
         ("inspect", "Missing argument 'PATH...'."),
         ("doctor", "Missing argument 'PATH...'."),
         ("export", "Missing argument 'PATH...'."),
+        ("open", "Missing argument 'PATH...'."),
         ("collect", "Missing option '-o' / '--output'."),
         ("mcp", "Missing option '--root'."),
         ("completion", "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"),

@@ -30,33 +30,33 @@ sample = click.option(
     "--sample",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
+    help="Read only K ranks, spread over all. A straggler among the others goes unseen.",
 )
 steps = click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
 stages = click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
-exclude = click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable.")
+exclude = click.option("--exclude", multiple=True, metavar="GLOB", help="Skip files whose name matches. Repeatable.")
 jobs = click.option(
     "-j",
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Files read at once; a long one alone may use N cores [default: the cores, as far as memory allows].",
+    help="Files read in parallel [default: one per core, as memory allows].",
 )
 cache = click.option(
     "--cache/--no-cache",
     default=True,
-    help="Keep what is measured of each file, and use it while the file is unchanged [default: --cache].",
+    help="Cache the measurements of each file, and reuse them while it is unchanged [default: --cache].",
 )
 device_memory = click.option(
     "--device-memory",
     metavar="SIZE",
-    help="Memory of each GPU (80GiB): peaks as a share of it, steps until it is full [default: as a trace records it].",
+    help="Memory of each GPU (80GiB), for peaks as a share of it and steps until OOM [default: as recorded].",
 )
 drop_first = click.option(
     "--drop-first",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Leave out the first N steps of every run [default: those known to be warm-up].",
+    help="Drop the first N steps of every run [default: the detected warm-up steps].",
 )
 top = click.option(
     "--top",
@@ -64,7 +64,7 @@ top = click.option(
     default=10,
     show_default=True,
     metavar="N",
-    help="Rows of a table that are shown.",
+    help="Rows to show per table.",
 )
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 verbose = click.option(
@@ -72,7 +72,7 @@ verbose = click.option(
     "--verbose",
     is_flag=True,
     callback=terminal.set_verbose,
-    help="Show every row and section, and the stack of an error.",
+    help="Show all rows and sections; on an error, show the stack.",
 )
 
 
@@ -163,7 +163,7 @@ def add_results(
         files, kinds = parameters["files"], parameters["exports"]
         return RequestedOutputs(files, kinds, format_, formats, folders, is_moved, fallback)
 
-    also = "Write the" if is_moved else "Also write the"
+    also, several = ("Write the", "") if is_moved else ("Also write the", " Repeatable.")
     return chain_decorators(
         collect_options("requested", make_request, ("files", "exports", "format_", "as_json")),
         click.option(
@@ -173,7 +173,7 @@ def add_results(
             multiple=True,
             type=click.Path(),
             metavar="FILE",
-            help=f"{also} {thing} to FILE. The suffix sets the format. Repeatable.",
+            help=f"{also} {thing} to FILE. The suffix sets the format.{several}",
         ),
         click.option(
             *flags,
@@ -206,7 +206,7 @@ def join_choices(choices: Sequence[str]) -> str:
 
 def add_strict(case: str = "any file could not be read") -> Decorator:
     """Add `--strict`: exit status 2 in this case."""
-    return click.option("--strict", is_flag=True, help=f"Exit with 2 if {case}.")
+    return click.option("--strict", is_flag=True, help=f"Exit with status 2 if {case}.")
 
 
 def chain_decorators(*decorators: Decorator) -> Decorator:
@@ -242,16 +242,16 @@ questions = chain_decorators(
         "questions",
         multiple=True,
         metavar="QUESTION",
-        help="Ask this question alone, by the id of its section (kernels). Repeatable.",
+        help="Answer only this question, by the id of its section (kernels). Repeatable.",
     ),
-    click.option("--skip", multiple=True, metavar="QUESTION", help="Do not ask this one. Repeatable."),
+    click.option("--skip", multiple=True, metavar="QUESTION", help="Skip this question. Repeatable."),
     click.option(
         "--question",
         "question_files",
         multiple=True,
         type=click.Path(),
         metavar="FILE.py",
-        help="Ask the question in this Python file too; it is run. Repeatable.",
+        help="Also run the question in this Python file. Repeatable.",
     ),
 )
 
@@ -261,22 +261,22 @@ cluster = chain_decorators(
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Read here, or with Ray on the nodes where the files lie (needs ray).",
+        help="Read here, or with Ray on the nodes that have the files (needs ray).",
     ),
-    click.option("--ray-address", metavar="ADDR", help="The cluster [default: RAY_ADDRESS, else one is started here]."),
+    click.option("--ray-address", metavar="ADDR", help="Ray cluster [default: RAY_ADDRESS, else a new local one]."),
     click.option(
         "--on-every-node",
         multiple=True,
         metavar="PATTERN",
-        help="With Ray: what lies there on each node; ~ and $VARIABLES are those of the node. Repeatable.",
+        help="With Ray: read PATTERN on each node; ~ and $VARIABLES expand there. Repeatable.",
     ),
 )
 
 
 _WORK = {
-    "tokens": "Tokens of every step{}: adds time per token, and tokens a second.",
-    "samples": "The same of samples.",
-    "images": "The same of images.",
+    "tokens": "Tokens per step{}: adds time per token and tokens/s.",
+    "samples": "Samples per step.",
+    "images": "Images per step.",
 }
 
 work = chain_decorators(

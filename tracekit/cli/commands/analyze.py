@@ -10,6 +10,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
+@click.command(
+    name="analyze", cls=GroupedCommand, short_help="Report where step time and GPU memory go, and what to fix."
+)
 @opt.add_paths(required=False)
 @opt.add_results(
     "report",
@@ -30,13 +33,13 @@ if TYPE_CHECKING:
     "--save",
     type=click.Path(),
     metavar="FILE.tkm",
-    help="Also save the measurements: any command takes that file instead of the profiles.",
+    help="Also save the measurements. Every command reads them in place of the profiles.",
 )
 @click.option(
     "--plots",
     type=click.Path(),
     metavar="DIR",
-    help="Also write every chart there, as PNG and as SVG (needs matplotlib).",
+    help="Also write every chart to DIR as PNG and SVG (needs matplotlib).",
 )
 @opt.selection
 @opt.questions
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 @opt.cluster
 @opt.work
 @opt.device_memory
-@opt.add_strict("any profile was refused or could not be read, or tracekit failed at one")
+@opt.add_strict("a profile is refused, unreadable, or fails to be analyzed")
 @opt.quiet
 @opt.verbose
 @opt.reading
@@ -62,10 +65,10 @@ def command(  # noqa: PLR0913 - what is given, one by one
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Report where the time went, and what to do about it.
+    """Report where step time and GPU memory go, and what to fix.
 
     PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Several
-    directories, or label=PATH, are several runs. With --engine ray each node reads the files that it sees.
+    directories, or label=PATH, are several runs. With --engine ray, each node reads its own files.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.model.system import files

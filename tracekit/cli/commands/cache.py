@@ -7,6 +7,7 @@ import json
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.text_tables import encode_rows, format_text_columns
 from tracekit.model.errors import TracekitError
 from tracekit.model.system import cache
@@ -14,26 +15,26 @@ from tracekit.model.text.labels import make_displayable
 from tracekit.model.units import format_quantity
 
 _CACHE_CONTENTS = {
-    "measured": "what was measured of profiles",
+    "measured": "measurements of profiles",
     "nsys": "exports of .nsys-rep files",
     "reports": "reports",
-    "fetched": "copies of what lies elsewhere, and of members of archives",
+    "fetched": "copies of remote files, and of members of archives",
 }
 
 
-@click.command(name="cache", short_help="Show what is kept for the next run, or clear it.")
-@click.option("--clear", is_flag=True, help="Remove all that no running tracekit reads.")
+@click.command(name="cache", cls=GroupedCommand, short_help="Show the cache, or clear it.")
+@click.option("--clear", is_flag=True, help="Remove every entry that no running tracekit reads.")
 @opt.add_results("sizes")
 @opt.verbose
 def command(*, clear: bool, requested: opt.RequestedOutputs, verbose: bool) -> int:
-    """Show where tracekit keeps what it need not do twice, how much that is, and how much it may be."""
+    """Show the place, the size and the size limit of the cache."""
     del verbose
     from tracekit.cli import report_outputs as out
 
     targets = out.list_targets(requested)
     directory = cache.locate_cache()
     if directory is None:
-        problem = "there is no place to keep anything: no home directory is known"
+        problem = "no place for the cache: the home directory is unknown"
         raise TracekitError(problem, f"name one in {cache.CACHE_VARIABLE}")
     reason = cache.why_unusable()
     if reason is not None:

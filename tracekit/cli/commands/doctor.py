@@ -11,6 +11,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.text_tables import encode_rows
 from tracekit.model.text.labels import choose_plural
 
@@ -28,11 +29,11 @@ _SEVERITY_MARKS = {
 }
 
 
-@click.command(name="doctor", short_help="Show what went wrong in a capture, and what to do.")
+@click.command(name="doctor", cls=GroupedCommand, short_help="Diagnose a capture: problems, causes and fixes.")
 @opt.add_paths()
 @opt.exclude
 @opt.add_results("examination")
-@opt.add_strict("anything was lost or is not readable")
+@opt.add_strict("data was lost or is unreadable")
 @opt.jobs
 @opt.quiet
 @opt.verbose
@@ -46,10 +47,10 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Show what went wrong in a capture, where that comes from, and what to do.
+    """Diagnose a capture: problems, their causes and how to fix them.
 
-    Every file is looked at: those that cannot be read or are cut off, captures without GPU work, ranks and
-    steps that are missing, reports of dead workers, the wrong session directory of Ray.
+    Finds files that are unreadable or truncated, captures without GPU work, missing ranks and steps, reports of
+    dead workers, and the wrong session directory of Ray.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.cli.compiled_parts import REMEDY, describe_missing_parts

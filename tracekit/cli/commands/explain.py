@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 
 
-@click.command(name="explain", short_help="Explain a rule, metric, table or column.")
+@click.command(name="explain", cls=GroupedCommand, short_help="Explain a rule, metric, table or column.")
 @click.argument("name", required=False, metavar="[NAME]")
 @opt.add_results("page", is_moved=True)
 @opt.verbose

@@ -13,6 +13,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TraceFormatError, TracekitError, make_os_read_error
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import choose_plural
@@ -34,15 +35,15 @@ class _Manner:
     """How an export reads and prints."""
 
     options: Options
-    python: bool
-    recorded_clocks: bool
-    top: int
-    strict: bool
     quiet: bool
     verbose: bool
+    python: bool = False
+    recorded_clocks: bool = False
+    top: int = 10
+    strict: bool = False
 
 
-@click.command(name="export", short_help="Convert profiles or a saved report to another format.")
+@click.command(name="export", cls=GroupedCommand, short_help="Convert profiles or a saved report to another format.")
 @opt.add_paths()
 @opt.add_results(
     "result",
@@ -86,7 +87,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if perfetto is not None:
         requested = replace(requested, files=(*requested.files, perfetto), format="perfetto")
     targets = out.list_targets(requested)
-    manner = _Manner(replace(options, details=True), python, recorded_clocks, top, strict, quiet, verbose)
+    manner = _Manner(replace(options, details=True), quiet, verbose, python, recorded_clocks, top, strict)
     others = [target for target in targets if target.format != "perfetto"]
     status = 0
     for target in targets:
@@ -95,11 +96,25 @@ def command(  # noqa: PLR0913 - what is given, one by one
     is_default = not (requested.format or requested.files)
     if is_default and (len(paths) > 1 or Path(paths[0]).is_dir()):
         raise click.UsageError("no format is named: --to perfetto, html, md, json, csv or tkm")
-    if others and len(paths) == 1 and (is_default or _is_saved(Path(paths[0]))):
-        _convert_saved(Path(paths[0]), others, manner)
-    elif others:
-        status = max(status, _export_analysis(paths, others, manner))
-    return status
+    return max(status, _export_report(paths, others, manner, is_saved=is_default)) if others else status
+
+
+def write_page(paths: Sequence[str], page: Path, options: Options, *, quiet: bool, verbose: bool) -> int:
+    """Write the report of profiles or of a saved file as a page, and return the exit status."""
+    from tracekit.cli.report_outputs import OutputTarget
+
+    manner = _Manner(replace(options, details=True), quiet=quiet, verbose=verbose)
+    return _export_report(paths, [OutputTarget("html", str(page))], manner)
+
+
+def _export_report(
+    paths: Sequence[str], targets: Sequence[OutputTarget], manner: _Manner, *, is_saved: bool = False
+) -> int:
+    """Write the report of profiles or of a saved file (known with `is_saved`), and return the exit status."""
+    if len(paths) == 1 and (is_saved or _is_saved(Path(paths[0]))):
+        _convert_saved(Path(paths[0]), targets, manner)
+        return 0
+    return _export_analysis(paths, targets, manner)
 
 
 def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:

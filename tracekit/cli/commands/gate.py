@@ -10,6 +10,7 @@ import click
 
 from tracekit.cli import ci_outputs, gate_options, terminal
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.text.labels import choose_plural
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
+@click.command(name="gate", cls=GroupedCommand, short_help="Check a profile against budgets.")
 @opt.add_paths()
 @click.option(
     "--self-test",
     "self_test",
     is_flag=True,
-    help="Make the steps of PATH 20 % longer in memory, and fail unless the gate does.",
+    help="Make the steps of PATH 20 % longer in memory, and check that the gate fails.",
 )
 @gate_options.gate_options
 @opt.work
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 )
 @opt.drop_first
 @click.option(
-    "--assume-independent-steps", is_flag=True, help="With --self-test: let one run decide, as if its steps were runs."
+    "--assume-independent-steps",
+    is_flag=True,
+    help="With --self-test: treat steps as independent runs, so that one run can decide.",
 )
 @opt.jobs
 @opt.cache
@@ -62,10 +65,10 @@ def command(  # noqa: PLR0913 - what is given, one by one
     quiet: bool,
     verbose: bool,  # noqa: ARG001 - read by `terminal.set_verbose`
 ) -> int:
-    """Hold one profile to its budgets (`max` and `min` in the gate's file), without a baseline.
+    """Check a profile against budgets (`max` and `min` in the gate file), without a baseline.
 
-    PATH is what `tracekit compare` takes for a side. With --self-test it is a baseline, and the exit status
-    is 0 where the gate notices that its steps became 20 % longer, and 2 where it does not.
+    PATH is anything that `tracekit compare` takes as a side. With --self-test, PATH is a baseline: the exit
+    status is 0 if the gate detects that its steps became 20 % longer, and 2 if not.
     """
     from tracekit.pipeline import comparing
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.text_tables import encode_rows, format_listing, format_text_columns
 from tracekit.model.text.labels import choose_plural
 
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 _MAX_LISTED_IGNORED = 20
 
 
-@click.command(name="inspect", short_help="Show which files are read, and as what.")
+@click.command(name="inspect", cls=GroupedCommand, short_help="List the files that are read, and their formats.")
 @opt.add_paths()
 @opt.exclude
 @opt.add_results("list")
 @opt.verbose
 @opt.reading
 def command(*, paths: tuple[str, ...], options: Options, requested: opt.RequestedOutputs, verbose: bool) -> int:
-    """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
+    """List the files that are read, with format, run, role, rank and step, and the files that are ignored.
 
-    Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
+    Reads only names, manifests and the first bytes of each file; analyzes nothing.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.discover import list_inspect_rows

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import ComparisonChoices
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="noise", short_help="Measure how much equal runs differ.")
+@click.command(name="noise", cls=GroupedCommand, short_help="Measure run-to-run noise.")
 @opt.add_paths("[RUN]...", required=False)
 @click.option(
     "--steps-from",
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="Step times of a run without a profiler: a driver's log, or CSV of step,seconds. Repeatable, one a run.",
+    help="Step times of a run without a profiler: a driver log, or CSV of step,seconds. Repeatable.",
 )
 @opt.add_results("noise", ("text", "json", "md", "html"), fallback="json")
 @opt.ranks
@@ -46,10 +47,10 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Measure how much equal runs differ.
+    """Measure run-to-run noise: how much equal runs differ.
 
-    RUN is a directory of profiles of one run, a report or saved measurements. Record the same setting several
-    times, at least four, each in a launch of its own, and give the file to `tracekit compare --noise FILE`.
+    RUN is a directory of profiles of one run, a report or saved measurements. Record one setting at least four
+    times, each in a new launch, and pass the file to `tracekit compare --noise FILE`.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.compare import noise as noise_file

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 
 
-@click.command(name="schema", short_help="Print the JSON Schema of an output.")
+@click.command(name="schema", cls=GroupedCommand, short_help="Print the JSON Schema of an output.")
 @click.argument("name", required=False, metavar="[NAME]")
 @opt.add_results("schema", is_moved=True)
 @opt.verbose

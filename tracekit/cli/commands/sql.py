@@ -12,6 +12,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 
@@ -37,7 +38,7 @@ class RowOutput:
     output: str | None
 
 
-class _StatementCommand(click.Command):
+class _StatementCommand(GroupedCommand):
     """A command whose last argument may be a statement that begins with a comment, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -56,22 +57,22 @@ def _protect_comment(text: str) -> str:
     return f"\n{text}" if is_comment else text
 
 
-@click.command(name="sql", cls=_StatementCommand, short_help="Ask the tables of profiles a question in SQL.")
+@click.command(name="sql", cls=_StatementCommand, short_help="Query the tables of profiles in SQL.")
 @opt.add_paths("PATH... [STATEMENT]", required=False)
-@click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
-@click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")
-@click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe, and run nothing.")
+@click.option("--recipe", metavar="NAME", help="Run the recipe of this name.")
+@click.option("--recipes", "lists_recipes", is_flag=True, help="List the recipes.")
+@click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe without running it.")
 @opt.add_results("rows", ROW_FORMATS, is_moved=True)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"Rows at most [default: all; as text {DEFAULT_TEXT_ROWS}].",
+    help=f"Most rows [default: all; as text {DEFAULT_TEXT_ROWS}].",
 )
 @click.option(
     "--memory",
     metavar="SIZE",
-    help="What a statement may take beside the tables (4GiB) [default: half of what is free].",
+    help="Memory limit of a statement, tables not included (4GiB) [default: half of the free memory].",
 )
 @opt.selection
 @opt.jobs
@@ -94,12 +95,12 @@ def command(  # noqa: PLR0913 - what is given, one by one
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Ask the tables of profiles a question in SQL (DuckDB's), and print the rows.
+    """Query the tables of profiles in DuckDB's SQL, and print the rows.
 
-    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Every table of
-    `tracekit tables` can be named, each with the columns run, role, rank, host, source and step; only those that
-    are named are read or measured. DESCRIBE and SHOW TABLES tell what they mean. Without STATEMENT a shell
-    opens, or standard input is read. Nothing but the tables can be read, and nothing can be written.
+    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. A statement can name
+    every table of `tracekit tables`, each with the columns run, role, rank, host, source and step; only the named
+    tables are read or measured. DESCRIBE and SHOW TABLES explain them. Without STATEMENT, a shell opens, or
+    statements come from standard input. A statement reads only these tables, and writes nothing.
     """
     from tracekit.cli import child_process, sql_shell
     from tracekit.sql import recipes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.topics import (
     Page,
     describe_columns,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tracekit.model.tables import Table
 
 
-@click.command(name="tables", short_help="Show the tables and their columns.")
+@click.command(name="tables", cls=GroupedCommand, short_help="Show the tables and their columns.")
 @click.argument("name", required=False, metavar="[NAME]")
 @opt.add_results("tables", is_moved=True)
 @click.option("--markdown", is_flag=True, hidden=True, help="Same as --format md.")
