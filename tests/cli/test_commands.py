@@ -282,6 +282,38 @@ def test_completion_knows_commands_and_options(call, monkeypatch):
     assert call().stdout == "plain,--steps\nplain,--stages\nplain,--strict\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "items"),
+    [
+        ("explain strag", {"straggler"}),
+        ("explain R0", {f"R0{n}" for n in range(1, 10)}),
+        ("explain gpu_bus", {"gpu_busy"}),
+        ("tables kern", {"kernels"}),
+        ("schema comp", {"compare"}),
+        ("compare a b --fail-on step_t", {"step_time>"}),
+        ("gate a --fail-on regr", {"regression"}),
+        ("analyze x --only kern", {"kernels"}),
+        ("analyze x --format m", {"md"}),
+        ("export x --to perf", {"perfetto"}),
+        ("analyze x --export csv", {"csv="}),
+        ("sql --recipe short", {"short_kernels"}),
+    ],
+)
+def test_completion_knows_names(call, monkeypatch, words, items):
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"tracekit {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert {line.removeprefix("plain,") for line in call().stdout.splitlines()} == items
+
+
+@pytest.mark.parametrize("words", ["analyze ", "export ", "analyze x -o ", "analyze x --export csv=", "collect "])
+def test_completion_asks_the_shell_for_paths(call, monkeypatch, words):
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"tracekit {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+    assert call().stdout == "file,\n"
+
+
 def test_help_names_every_command(call):
     from tracekit.cli import COMMANDS
 

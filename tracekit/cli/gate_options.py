@@ -13,6 +13,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_names, list_fail_on_words
 from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ gate_options = opt.chain_decorators(
         "--fail-on",
         multiple=True,
         metavar="RULE",
+        shell_complete=complete_names(list_fail_on_words),
         help="Exit with status 1 if this limit is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
         "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
     ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_exports, complete_names, list_question_ids
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 
@@ -188,6 +189,7 @@ def add_results(
             "exports",
             multiple=True,
             metavar="KIND=PATH",
+            shell_complete=complete_exports(formats),
             hidden=not exports,
             help=f"Also write the {thing} as KIND: {exports}. Repeatable.",
         ),
@@ -242,9 +244,16 @@ questions = chain_decorators(
         "questions",
         multiple=True,
         metavar="QUESTION",
+        shell_complete=complete_names(list_question_ids),
         help="Answer only this question, by the id of its section (kernels). Repeatable.",
     ),
-    click.option("--skip", multiple=True, metavar="QUESTION", help="Skip this question. Repeatable."),
+    click.option(
+        "--skip",
+        multiple=True,
+        metavar="QUESTION",
+        shell_complete=complete_names(list_question_ids),
+        help="Skip this question. Repeatable.",
+    ),
     click.option(
         "--question",
         "question_files",

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.completions import complete_topics
 from tracekit.cli.help_pages import GroupedCommand
+
+if TYPE_CHECKING:
+    from tracekit.cli.topics import TopicKind
+
+_RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "schema")
 
 
 @click.command(name="explain", cls=GroupedCommand, short_help="Explain a rule, metric, table or column.")
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_RULES_FIRST))
 @opt.add_results("page", is_moved=True)
 @opt.verbose
 def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool) -> int:
@@ -25,7 +33,7 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
 
     targets = out.list_targets(requested)
     if name:
-        topic = topics.find_topic(name, ("rule", "metric", "table", "column", "schema"))
+        topic = topics.find_topic(name, _RULES_FIRST)
         out.write_results(targets, topic.write)
         return 0
     rows = [{"number": rule.number, "rule": rule.id, "finds": rule.title} for rule in rules.RULES]

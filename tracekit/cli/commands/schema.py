@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.completions import complete_topics
 from tracekit.cli.help_pages import GroupedCommand
+
+if TYPE_CHECKING:
+    from tracekit.cli.topics import TopicKind
+
+_SCHEMAS_FIRST: tuple[TopicKind, ...] = ("schema", "table", "column", "metric", "rule")
 
 
 @click.command(name="schema", cls=GroupedCommand, short_help="Print the JSON Schema of an output.")
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_SCHEMAS_FIRST))
 @opt.add_results("schema", is_moved=True)
 @opt.verbose
 def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool) -> int:
@@ -26,7 +34,7 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
 
     targets = out.list_targets(requested)
     if name is not None:
-        topic = topics.find_topic(name, ("schema", "table", "column", "metric", "rule"))
+        topic = topics.find_topic(name, _SCHEMAS_FIRST)
         out.write_results(targets, topic.write)
         return 0
     rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]

@@ -12,6 +12,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_names, list_recipe_names
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
@@ -59,7 +60,12 @@ def _protect_comment(text: str) -> str:
 
 @click.command(name="sql", cls=_StatementCommand, short_help="Query the tables of profiles in SQL.")
 @opt.add_paths("PATH... [STATEMENT]", required=False)
-@click.option("--recipe", metavar="NAME", help="Run the recipe of this name.")
+@click.option(
+    "--recipe",
+    metavar="NAME",
+    shell_complete=complete_names(list_recipe_names),
+    help="Run the recipe of this name.",
+)
 @click.option("--recipes", "lists_recipes", is_flag=True, help="List the recipes.")
 @click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe without running it.")
 @opt.add_results("rows", ROW_FORMATS, is_moved=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.completions import complete_topics
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.topics import (
     Page,
@@ -25,11 +26,14 @@ from tracekit.cli.topics import (
 
 if TYPE_CHECKING:
     from tracekit.cli.report_outputs import OutputTarget
+    from tracekit.cli.topics import TopicKind
     from tracekit.model.tables import Table
+
+_TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "schema")
 
 
 @click.command(name="tables", cls=GroupedCommand, short_help="Show the tables and their columns.")
-@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_TABLES_FIRST))
 @opt.add_results("tables", is_moved=True)
 @click.option("--markdown", is_flag=True, hidden=True, help="Same as --format md.")
 @opt.verbose
@@ -43,7 +47,7 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, markdown: bool
 
     targets = out.list_targets(replace(requested, format="md") if markdown else requested)
     if name is not None:
-        topic = find_topic(name, ("table", "column", "metric", "rule", "schema"))
+        topic = find_topic(name, _TABLES_FIRST)
         out.write_results(targets, topic.write)
     else:
         out.write_results(targets, _write_all_tables)
