@@ -1,31 +1,13 @@
-"""Shell completion of names: rules, tables, metrics, columns, questions, recipes and output kinds."""
+"""Shell completion of names: metrics, questions, recipes and output kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-if TYPE_CHECKING:
-    from tracekit.cli.topics import TopicKind
-
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
-
-def complete_topics(*kinds: TopicKind) -> Completer:
-    """Make a completer of the names of the first of these kinds that has a match."""
-
-    def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-        from tracekit.cli import topics
-
-        for kind in kinds:
-            if items := match_names(topics.list_topic_names([kind]), typed):
-                return items
-        return []
-
-    return complete
 
 
 def complete_names(list_names: Callable[[], Iterable[str]]) -> Completer:

@@ -16,6 +16,7 @@ from tracekit.cli import terminal
 from tracekit.cli.completions import complete_exports, complete_names, list_question_ids
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
+from tracekit.render import RENDERERS
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import ComparisonChoices
@@ -88,10 +89,10 @@ def require_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str)
         raise click.UsageError(f"Missing argument '{name}...'.")
 
 
-REPORT_FORMATS = ("text", "html", "md", "json", "csv", "parquet", "openmetrics")
+REPORT_FORMATS = tuple(renderer.name for renderer in RENDERERS)
 COMPARISON_FORMATS = (*REPORT_FORMATS, "junit", "github")
 EXPORT_FORMATS = ("perfetto", *COMPARISON_FORMATS, "tkm")
-FOLDER_FORMATS = ("csv", "parquet")
+FOLDER_FORMATS = tuple(renderer.name for renderer in RENDERERS if renderer.files)
 """Formats of a report that are a folder with one file per table."""
 LIST_FORMATS = ("text", "json", "csv", "md")
 """Formats of a command that lists rows."""

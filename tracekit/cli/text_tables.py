@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 
+from tracekit.model.text.wrapping import format_columns
 from tracekit.model.units import UNKNOWN
 from tracekit.render.escape import make_printable
-from tracekit.render.wrapping import format_columns
 
 
 def format_text_columns(

@@ -9,12 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.shell_completion import CompletionItem
 
+from tracekit.cli.completions import Completer, match_names
 from tracekit.cli.text_tables import encode_rows, format_text_columns
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import did_you_mean
-from tracekit.render.wrapping import wrap_words
+from tracekit.model.text.wrapping import wrap_words
 
 if TYPE_CHECKING:
     from tracekit.cli.report_outputs import OutputTarget
@@ -72,6 +74,18 @@ def find_topic(name: str, kinds: Sequence[TopicKind]) -> Topic:
 def list_topic_names(kinds: Iterable[TopicKind]) -> list[str]:
     """List the names of these kinds, each once."""
     return list(dict.fromkeys(name for kind in kinds for name, _ in _TOPICS[kind]()))
+
+
+def complete_topics(*kinds: TopicKind) -> Completer:
+    """Make a completer of the names of the first of these kinds that has a match."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+        for kind in kinds:
+            if items := match_names(list_topic_names([kind]), typed):
+                return items
+        return []
+
+    return complete
 
 
 Found = Iterator[tuple[str, Callable[[], Topic]]]

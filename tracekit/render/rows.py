@@ -11,12 +11,12 @@ from types import NoneType
 from typing import Any
 
 from tracekit.model.report import Cell, Heading, Sheet, Unit
+from tracekit.model.text.wrapping import format_columns
 from tracekit.render.csv import write_csv_table
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import make_grid
 from tracekit.render.parquet import import_pyarrow, make_arrow_table
 from tracekit.render.tables import name_columns_with_units
-from tracekit.render.wrapping import format_columns
 
 _COUNTED = ("_ns", "_bytes", "count", "_rows")
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.model.text.escape import break_ci_command
 from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
+from tracekit.model.text.wrapping import shorten_middle
 from tracekit.render import phrases
-from tracekit.render.escape import make_printable, shorten_middle
+from tracekit.render.escape import make_printable
 from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid
 from tracekit.render.options import RenderOptions
 from tracekit.render.words import list_glossary_entries

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli.completions import complete_topics
 from tracekit.cli.help_pages import GroupedCommand
-
-if TYPE_CHECKING:
-    from tracekit.cli.topics import TopicKind
+from tracekit.cli.topics import TopicKind, complete_topics, find_topic, get_page
 
 _RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "schema")
 
@@ -28,12 +23,11 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
     del verbose
     from tracekit.analyses import rules
     from tracekit.cli import report_outputs as out
-    from tracekit.cli import topics
     from tracekit.cli.text_tables import encode_rows, format_text_columns
 
     targets = out.list_targets(requested)
     if name:
-        topic = topics.find_topic(name, _RULES_FIRST)
+        topic = find_topic(name, _RULES_FIRST)
         out.write_results(targets, topic.write)
         return 0
     rows = [{"number": rule.number, "rule": rule.id, "finds": rule.title} for rule in rules.RULES]
@@ -41,7 +35,7 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
     def make_output(target: out.OutputTarget) -> str | bytes:
         if target.format == "text":
             listed = [{"": rule.number, "rule": rule.id, "finds": rule.title} for rule in rules.RULES]
-            return format_text_columns(listed, width=topics.get_page(target).width) + "\n"
+            return format_text_columns(listed, width=get_page(target).width) + "\n"
         return encode_rows(rows, target.format)
 
     out.write_results(targets, make_output)

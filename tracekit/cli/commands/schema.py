@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli.completions import complete_topics
 from tracekit.cli.help_pages import GroupedCommand
-
-if TYPE_CHECKING:
-    from tracekit.cli.topics import TopicKind
+from tracekit.cli.topics import TopicKind, complete_topics, find_topic
 
 _SCHEMAS_FIRST: tuple[TopicKind, ...] = ("schema", "table", "column", "metric", "rule")
 
@@ -27,14 +22,13 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
     """
     del verbose
     from tracekit.cli import report_outputs as out
-    from tracekit.cli import topics
     from tracekit.cli.json_contracts import CONTRACTS
     from tracekit.cli.text_tables import encode_rows
     from tracekit.render.schema import make_schema_urn
 
     targets = out.list_targets(requested)
     if name is not None:
-        topic = topics.find_topic(name, _SCHEMAS_FIRST)
+        topic = find_topic(name, _SCHEMAS_FIRST)
         out.write_results(targets, topic.write)
         return 0
     rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]

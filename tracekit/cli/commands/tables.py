@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli.completions import complete_topics
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.topics import (
     Page,
+    TopicKind,
+    complete_topics,
     describe_columns,
     find_topic,
     format_column_lines,
@@ -26,7 +27,6 @@ from tracekit.cli.topics import (
 
 if TYPE_CHECKING:
     from tracekit.cli.report_outputs import OutputTarget
-    from tracekit.cli.topics import TopicKind
     from tracekit.model.tables import Table
 
 _TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "schema")

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
-from tracekit.render.escape import shorten_middle
 
 LONGEST_WORD = 24
 """Narrowest width to which a column of names is shortened, in characters."""
@@ -17,6 +16,21 @@ NARROWEST_PROSE = 16
 _SIGNATURE = re.compile(r"\w[<(]")
 _GAP = "  "
 _TREE = "· "
+
+
+def shorten_middle(text: str, limit: int) -> str:
+    """Shorten text to `limit` characters, keeping both ends because names differ at either.
+
+    >>> shorten_middle("sm90_gemm_bf16_128x256", 11)
+    'sm90_…8x256'
+    """
+    if len(text) <= limit:
+        return text
+    if limit <= 1:
+        return "…"[:limit]
+    tail = (limit - 1) // 2
+    head = limit - 1 - tail
+    return text[:head] + "…" + text[len(text) - tail :]
 
 
 def count_terminal_cells(text: str) -> int:
