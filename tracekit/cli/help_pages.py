@@ -34,6 +34,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
         "recorded_clocks",
         "jobs",
         "cache",
+        "reads_config",
         "engine",
         "ray_address",
         "on_every_node",

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tracekit.cli import terminal
 from tracekit.cli.completions import complete_exports, complete_names, list_question_ids
@@ -136,8 +137,15 @@ def refuse_format(name: str, formats: Sequence[str], command: str) -> tuple[str,
 
 
 def _combine_format(parameters: Mapping[str, Any]) -> str | None:
-    """Combine `--format` and its alias `--json`; raises a usage error if they differ."""
+    """Combine `--format` and its alias `--json`; raises a usage error if they differ.
+
+    A format of the configuration file gives way to `--json` and to `-o` on the command line.
+    """
+    context = click.get_current_context()
     name: str | None = parameters["format_"]
+    if context.get_parameter_source("format_") is ParameterSource.DEFAULT_MAP:
+        is_overruled = ParameterSource.COMMANDLINE in map(context.get_parameter_source, ("files", "as_json"))
+        name = None if is_overruled else name
     if not parameters["as_json"]:
         return name
     if name not in (None, "json"):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracekit.cli import config_file, terminal
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.text.labels import choose_plural
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 @opt.cluster
 @opt.work
 @opt.device_memory
+@config_file.config
 @opt.add_strict("a profile is refused, unreadable, or fails to be analyzed")
 @opt.quiet
 @opt.verbose
@@ -75,6 +76,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
     from tracekit.pipeline import report_cache
 
     opt.require_paths(paths, options.on_every_node, "PATH")
+    if verbose and (config_path := config_file.get_config_path()) is not None:
+        terminal.print_message(f"options from {config_path}")
     targets = out.list_targets(requested, quiet=quiet)
     if save:
         files.check_writable(save)

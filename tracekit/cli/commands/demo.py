@@ -41,7 +41,7 @@ def command(ctx: click.Context, *, only_path: bool) -> int:
         terminal.write_output(f"{path}\n")
         return 0
     terminal.print_message(f"$ tracekit analyze {path}")
-    with analyze.make_context("analyze", [str(path)], parent=ctx.parent) as of_example:
+    with analyze.make_context("analyze", ["--no-config", str(path)], parent=ctx.parent) as of_example:
         status: int = analyze.invoke(of_example)
     terminal.print_message(NEXT.format(path=path).rstrip())
     return status
