@@ -192,6 +192,16 @@ def test_a_narrow_terminal_shortens_texts_and_no_number(call, monkeypatch):
     assert result.exit_code == 0
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 130])
+def test_sentences_wrap_and_are_not_cut(call, monkeypatch, width):
+    whole = call("sql", ONE, "DESCRIBE kernels").stdout
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = call("sql", ONE, "DESCRIBE kernels").stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    assert sorted(shown.split()) == sorted(whole.split())
+
+
 def test_without_duckdb_the_command_says_what_to_install(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
     result = call("sql", ONE, "SELECT 1 AS a")

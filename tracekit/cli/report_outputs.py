@@ -38,6 +38,11 @@ class OutputTarget:
         """Whether it goes to standard output."""
         return self.path == STANDARD_OUTPUT
 
+    @property
+    def width(self) -> int | None:
+        """Width of the terminal it goes to; None for files and pipes."""
+        return terminal.get_page_width()[0] if self.printed else None
+
 
 def list_targets(requested: RequestedOutputs, *, quiet: bool = False) -> list[OutputTarget]:
     """List all requested outputs, with the text on standard output in front.

@@ -14,17 +14,18 @@ from tracekit.cli import terminal
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.text_tables import encode_rows
 from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.wrapping import NARROWEST_PROSE, wrap_words
 
 if TYPE_CHECKING:
     from tracekit.health.checks import Diagnosis
     from tracekit.pipeline.doctor import CaptureExamination
     from tracekit.pipeline.options import Options
 
-_SHOWN, _SHOWN_PLACES, _LONGEST, _LONGEST_PLACE = 12, 3, 300, 80
+_SHOWN, _SHOWN_PLACES, _LONGEST_PLACE = 12, 3, 80
 _SEVERITY_MARKS = {
-    "error": ("not readable", "red"),
+    "error": ("unreadable", "red"),
     "data_loss": ("lost", "red"),
-    "warning": ("careful", "yellow"),
+    "warning": ("warning", "yellow"),
     "info": ("note", "cyan"),
 }
 
@@ -65,7 +66,7 @@ def command(
     def make_output(target: out.OutputTarget) -> str | bytes:
         if target.format == "text":
             color = target.printed and terminal.get_page_width()[1]
-            return "\n".join(_format_examination(examination, verbose=verbose, color=color)) + "\n"
+            return "\n".join(_format_examination(examination, target.width, verbose=verbose, color=color)) + "\n"
         if target.format == "json":
             return _encode_examination(examination) + "\n"
         rows = [asdict(d) | {"places": ", ".join(d.places)} for d in examination.diagnoses]
@@ -96,7 +97,9 @@ def _encode_examination(examination: CaptureExamination) -> str:
     return json.dumps(value, indent=1)
 
 
-def _format_examination(examination: CaptureExamination, *, verbose: bool, color: bool) -> Iterator[str]:
+def _format_examination(
+    examination: CaptureExamination, width: int | None, *, verbose: bool, color: bool
+) -> Iterator[str]:
     """Format the examination as lines of text: diagnoses, most severe first, then the contents."""
     from tracekit.pipeline.doctor import summarize_examination
     from tracekit.render.escape import make_printable
@@ -109,7 +112,7 @@ def _format_examination(examination: CaptureExamination, *, verbose: bool, color
     limit = len(diagnoses) if verbose else _SHOWN
     for diagnosis in diagnoses[:limit]:
         yield ""
-        yield from _format_diagnosis(diagnosis, verbose=verbose, color=color)
+        yield from _format_diagnosis(diagnosis, width, verbose=verbose, color=color)
     if len(diagnoses) > limit:
         yield ""
         yield f"… and {len(diagnoses) - limit:,} more (-v)"
@@ -117,22 +120,29 @@ def _format_examination(examination: CaptureExamination, *, verbose: bool, color
     yield make_printable(" · ".join(summarize_examination(examination)))
 
 
-def _format_diagnosis(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]:
+def _format_diagnosis(diagnosis: Diagnosis, width: int | None, *, verbose: bool, color: bool) -> Iterator[str]:
     """Format one diagnosis: problem, files, cause, remedy."""
     from tracekit.render.escape import make_printable
 
     mark, style = _SEVERITY_MARKS[diagnosis.severity]
-    if color:
-        mark = click.style(mark, fg=style, bold=True)
-    places, place_length, text_length = diagnosis.places, None, None
+    places, place_length = diagnosis.places, None
     if not verbose:
-        places, place_length, text_length = places[:_SHOWN_PLACES], _LONGEST_PLACE, _LONGEST
-    yield f"{mark}: {make_printable(diagnosis.what, text_length)}"
+        places, place_length = places[:_SHOWN_PLACES], _LONGEST_PLACE
+    first, *further = _wrap_labelled(mark, make_printable(diagnosis.what), width)
+    yield first.replace(mark, click.style(mark, fg=style, bold=True), 1) if color else first
+    yield from further
     if places:
         more = len(diagnosis.places) - len(places)
         listed = ", ".join(make_printable(place, place_length) for place in places)
         if more:
             listed += f" and {more:,} more"
-        yield f"  files: {listed}"
-    yield f"  cause: {make_printable(diagnosis.cause)}"
-    yield f"  to do: {make_printable(diagnosis.remedy)}"
+        yield from _wrap_labelled("  files", listed, width)
+    yield from _wrap_labelled("  cause", make_printable(diagnosis.cause), width)
+    yield from _wrap_labelled("  to do", make_printable(diagnosis.remedy), width)
+
+
+def _wrap_labelled(label: str, text: str, width: int | None) -> list[str]:
+    """Wrap text after its label, further lines below the text; without `width` it stays on one line."""
+    room = None if width is None else max(width - len(label) - 2, NARROWEST_PROSE)
+    first, *further = [text] if room is None else wrap_words(text, room) or [""]
+    return [f"{label}: {first}", *(f"{' ' * len(label)}  {line}" for line in further)]

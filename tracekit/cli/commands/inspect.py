@@ -42,7 +42,7 @@ def command(*, paths: tuple[str, ...], options: Options, requested: opt.Requeste
 
     def make_output(target: out.OutputTarget) -> str | bytes:
         if target.format == "text":
-            return _format_discovery(discovery, rows, verbose=verbose) + "\n"
+            return _format_discovery(discovery, rows, width=target.width, verbose=verbose) + "\n"
         if target.format == "json":
             return _encode_discovery(discovery, rows) + "\n"
         return encode_rows(rows, target.format)
@@ -77,17 +77,19 @@ def _shorten_path(path: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-def _format_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
+def _format_discovery(
+    discovery: Discovery, rows: Sequence[Mapping[str, object]], *, width: int | None, verbose: bool
+) -> str:
     """Format the files as a table without empty columns, then the ignored files and the notes."""
     lines = [f"{discovery.title}: {len(rows):,} {choose_plural(len(rows), 'file')} to read"]
     if rows:
         table = [_format_source_row(row) for row in rows]
-        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"))]
+        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"), width=width)]
     if discovery.ignored:
-        lines += _format_ignored(discovery, verbose=verbose)
+        lines += _format_ignored(discovery, width=width, verbose=verbose)
     if discovery.notes:
         table = [{"source": note.source, "severity": note.severity, "note": note.message} for note in discovery.notes]
-        lines += ["", "Notes", format_text_columns(table)]
+        lines += ["", "Notes", format_text_columns(table, width=width)]
     return "\n".join(lines)
 
 
@@ -102,7 +104,7 @@ def _format_source_row(row: Mapping[str, object]) -> dict[str, Any]:
     return {**line, "size": format_quantity(int(str(size_bytes)), "bytes"), "notes": notes}
 
 
-def _format_ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
+def _format_ignored(discovery: Discovery, *, width: int | None, verbose: bool) -> list[str]:
     """Format the files that are not read, limited unless `verbose`."""
     table = [{"file": _shorten_path(entry.path), "reason": entry.reason.text} for entry in discovery.ignored]
-    return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose)]
+    return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose, width=width)]

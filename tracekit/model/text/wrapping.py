@@ -14,6 +14,7 @@ NARROWEST_PROSE = 16
 """Narrowest width to which a column of prose is wrapped, in characters."""
 
 _SIGNATURE = re.compile(r"\w[<(]")
+_COPIES = ("Memcpy ", "Memset ")
 _GAP = "  "
 _TREE = "· "
 
@@ -43,13 +44,14 @@ def count_terminal_cells(text: str) -> int:
 
 
 def is_prose(text: str) -> bool:
-    """Check whether text wraps: it has several words, and is not the signature of a C++ function.
+    """Check whether text wraps: it has several words, and is not the name of a C++ function or of a copy.
 
     >>> is_prose("idle after aten::mm"), is_prose("void at::native::copy<int>(int, float)")
     (True, False)
     """
-    below = text.lstrip(_TREE)
-    return " " in below and not (_SIGNATURE.search(below) and is_template_name(below))
+    _, below = _split_depth(text)
+    is_name = below.startswith(_COPIES) or (_SIGNATURE.search(below) is not None and is_template_name(below))
+    return " " in below and not is_name
 
 
 def measure_longest_word(text: str) -> int:
@@ -58,15 +60,11 @@ def measure_longest_word(text: str) -> int:
 
 
 def shorten_cells(text: str, width: int) -> str:
-    """Shorten a name to at most `width` cells, keeping both ends."""
-    size = count_terminal_cells(text)
-    if size <= width:
-        return text
-    below = text.lstrip(_TREE)  # the prefix shows its depth in a tree
-    if is_template_name(below):
-        text = text[: len(text) - len(below)] + shorten_kernel_name(below)
-        size = count_terminal_cells(text)
-    keep = width
+    """Shorten a name to at most `width` cells, keeping both ends; of a C++ function to its operation first."""
+    depth, name = _split_depth(text)
+    if count_terminal_cells(text) > width and is_template_name(name):
+        text = depth + shorten_kernel_name(name)
+    size, keep = count_terminal_cells(text), width
     while size > width:
         text = shorten_middle(text, keep)
         size, keep = count_terminal_cells(text), keep - 1
@@ -76,12 +74,24 @@ def shorten_cells(text: str, width: int) -> str:
 def wrap_cell(text: str, width: int) -> list[str]:
     """Wrap prose in lines of at most `width` cells; a name stays on one line, shortened in the middle.
 
-    >>> wrap_cell("GPU waits for the host", 12), wrap_cell("sm90_gemm_bf16_128x256", 11)
-    (['GPU waits', 'for the host'], ['sm90_…8x256'])
+    The marks of depth in a tree stay in front.
+
+    >>> wrap_cell("· (nothing recorded)", 12), wrap_cell("sm90_gemm_bf16_128x256", 11)
+    (['· (nothing', '  recorded)'], ['sm90_…8x256'])
     """
     if count_terminal_cells(text) <= width:
         return [text]
-    return wrap_words(text, width) if is_prose(text) else [shorten_cells(text, width)]
+    if not is_prose(text):
+        return [shorten_cells(text, width)]
+    depth, below = _split_depth(text)
+    first, *further = wrap_words(below, max(width - len(depth), 1))
+    return [depth + first, *(" " * len(depth) + line for line in further)]
+
+
+def _split_depth(text: str) -> tuple[str, str]:
+    """Split text into the marks of its depth in a tree, and the rest."""
+    below = text.lstrip(_TREE)
+    return text[: len(text) - len(below)], below
 
 
 def wrap_words(text: str, width: int) -> list[str]:
