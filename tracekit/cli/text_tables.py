@@ -40,7 +40,11 @@ def encode_rows(rows: Sequence[Mapping[str, object]], format_: str) -> str | byt
     if format_ == "csv":
         from tracekit.render.rows import make_query_sheet, write_query_csv
 
-        return write_query_csv(make_query_sheet(names, cells))
+        values = [
+            tuple(cell if isinstance(cell, int | float | str) else None if cell is None else str(cell) for cell in row)
+            for row in cells
+        ]
+        return write_query_csv(make_query_sheet(names, values))
     from tracekit.render.markdown import escape_markdown
 
     lines = [names, ["---"] * len(names)]
