@@ -83,7 +83,7 @@ def _make_findings_table(report: Report) -> Sheet:
             finding.confidence,
             finding.claim,
             finding.advice,
-            "; ".join(phrases.format_place(place) for place in finding.places),
+            "; ".join(phrases.format_place(place, report.spans) for place in finding.places),
         )
         for finding in report.findings
     ]
