@@ -22,7 +22,7 @@ _REPEAT_S = 0.05
 """Time for Python to handle Ctrl-C before the thread passes it on, and between its attempts."""
 
 _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
-.recipes   what there is by name      .recipe NAME   run one
+.recipes   list the recipes           .recipe NAME   run one
 .help      this                       .quit          leave (so does Ctrl-D)
 """
 
@@ -45,7 +45,7 @@ def _read_statements(
     """Read and answer statements until the terminal ends."""
     from tracekit.sql import statements
 
-    terminal.print_message("SQL over the tables of these profiles; .help tells more, .quit leaves")
+    terminal.print_message("SQL over the tables of the profiles; .help lists commands, .quit exits")
     lines: list[str] = []
     while True:
         try:

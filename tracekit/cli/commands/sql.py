@@ -169,7 +169,7 @@ class _StatementRunner:
             for warning in self.session.list_warnings(statement):
                 terminal.print_message(f"warning: {warning}")
             for name in sorted(self.session.unfilled - self._told):
-                terminal.print_message(f"{name}: nothing of it was recorded")
+                terminal.print_message(f"{name}: not recorded")
         self._told |= self.session.unfilled
 
     def _load(self, names: Collection[str], with_step: bool) -> Mapping[str, Columns]:
