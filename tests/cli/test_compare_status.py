@@ -193,7 +193,7 @@ def test_a_job_of_github_gets_annotations_outputs_and_a_summary(call, fast, slow
     assert numbers == pytest.approx([1 / 1.112979, 1 / 1.129627, 1 / 1.096578], abs=2e-6)
     assert found.pop("change").startswith("1.11× slower [1.10×, 1.13×]")
     assert found == {"before": "1", "verdict": "regression", "gate": "fail", "report": "x.html"}
-    assert Path("summary").read_text().startswith("# before\n<!-- tracekit:compare:")
+    assert Path("summary").read_text().startswith("# before\n**tracekit: 1.11× slower")
 
 
 def test_a_summary_that_is_full_is_left_as_it_is(call, fast, slow, monkeypatch):
@@ -315,7 +315,7 @@ def test_every_factor_in_words_says_its_way_and_every_other_is_before_over_after
         assert f"1.11× {way}" in page
         assert "ratio of means" not in page
     lines = text.splitlines()
-    assert f"by means 1.11× {way}  by medians 1.12× {way}" in lines
+    assert f"mean ratio 1.11× {way}  median ratio 1.12× {way}" in lines
     table = next(at for at, line in enumerate(lines) if "before/after" in line)
     (cell,) = re.findall(r"([0-9.]+)×", lines[table + 1])[:1]
     assert (float(cell) < 1) == (way == "slower")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from tracekit.cli import report_outputs as out
 from tracekit.cli import terminal
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import GateRules
     from tracekit.model.report import Gate, Report
-    from tracekit.render.options import RenderOptions
+    from tracekit.render.comment import PageLink
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
@@ -40,7 +41,7 @@ def write_comparison(
     report = build_comparison_report(comparison)
     write_gate_targets(report, comparison.gates, wanted, comparison=comparison, top=top, verbose=verbose, quiet=quiet)
     write_step_outputs(make_step_outputs(comparison), wanted)
-    write_job_summary(report, (comparison.base, comparison.opt))
+    write_job_summary(report)
 
 
 def write_gate_targets(
@@ -58,13 +59,16 @@ def write_gate_targets(
 
     `rules` (else the comparison) decide how an undecided gate counts.
     """
-    from tracekit.render.options import RenderOptions
+    from tracekit.render.comment import make_pull_request_comment
+    from tracekit.render.json import write_plain_json
 
-    options = RenderOptions(top, verbose)
     for target in wanted:
         text = _render_gate(report, gates, target.format, rules or comparison)
-        if text is None and comparison is not None:
-            text = _render_comparison(report, comparison, target.format, options)
+        if target.format == "json" and comparison is not None:
+            text = write_plain_json(comparison, "comparison")
+        elif target.format == "md" and (comparison is not None or gates):
+            sides = (report.title, "gate") if comparison is None else (comparison.base, comparison.opt)
+            text = make_pull_request_comment(report, gates, sides, find_page_link(wanted))
         if target.path == out.STANDARD_ERROR:
             print_annotations(gates, untested_passes=_is_untested_passing(rules or comparison))
             continue
@@ -101,15 +105,19 @@ def _is_untested_passing(rules: GateRules | Comparison | None) -> bool:
     return rules is not None and rules.untested_passes
 
 
-def _render_comparison(report: Report, comparison: Comparison, name: str, options: RenderOptions) -> str | None:
-    """Render the comparison in formats that differ from its report; None for the others."""
-    from tracekit.render.json import write_plain_json
-    from tracekit.render.markdown import make_pull_request_comment
+def find_page_link(wanted: Sequence[out.OutputTarget]) -> PageLink | None:
+    """Find the address of the page, or of the run whose artifacts contain it, on GitHub and GitLab."""
+    from tracekit.render.comment import PageLink
 
-    if name == "json":
-        return write_plain_json(comparison, "comparison")
-    if name == "md":
-        return make_pull_request_comment(report, (comparison.base, comparison.opt), options)
+    page = next((target.path for target in wanted if target.format == "html" and not target.printed), None)
+    job, run = os.environ.get("CI_JOB_URL"), os.environ.get("GITHUB_RUN_ID")
+    if job:
+        relative = None if page is None else os.path.relpath(page, os.environ.get("CI_PROJECT_DIR", "."))
+        return PageLink("Job", job) if relative is None else PageLink("Page", f"{job}/artifacts/file/{quote(relative)}")
+    if run:
+        server, repository = (os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY"))
+        text = "Run" if page is None else f"{Path(page).name} in the artifacts of the run"
+        return PageLink(text, f"{server}/{repository}/actions/runs/{run}")
     return None
 
 
@@ -145,9 +153,9 @@ def make_step_outputs(comparison: Comparison) -> dict[str, str | float | None]:
     }
 
 
-def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
+def write_job_summary(report: Report) -> None:
     """Append the comparison to the job summary, as far as it fits."""
-    from tracekit.render.markdown import make_pull_request_comment
+    from tracekit.render.markdown import make_job_summary
     from tracekit.render.options import RenderOptions
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -158,7 +166,7 @@ def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
         room -= Path(path).stat().st_size
     limit = room
     while limit > 2_000:
-        text = make_pull_request_comment(report, sides, RenderOptions(200, verbose=True), limit) + "\n"
+        text = make_job_summary(report, RenderOptions(200, verbose=True), limit) + "\n"
         if len(text.encode()) <= room:
             _append_for_github("GITHUB_STEP_SUMMARY", text)
             return

@@ -61,14 +61,23 @@ def measure_longest_word(text: str) -> int:
 
 def shorten_cells(text: str, width: int) -> str:
     """Shorten a name to at most `width` cells, keeping both ends; of a C++ function to its operation first."""
-    depth, name = _split_depth(text)
-    if count_terminal_cells(text) > width and is_template_name(name):
-        text = depth + shorten_kernel_name(name)
+    if count_terminal_cells(text) > width:
+        text = shorten_name(text)
     size, keep = count_terminal_cells(text), width
     while size > width:
         text = shorten_middle(text, keep)
         size, keep = count_terminal_cells(text), keep - 1
     return text
+
+
+def shorten_name(text: str) -> str:
+    """Shorten a C++ function, also below other ops, to its operation.
+
+    >>> shorten_name("aten::mm · void flash::flash_fwd_kernel<Traits<128> >(Params)")
+    'aten::mm · attention (flash_fwd_kernel)'
+    """
+    depth, name = _split_depth(text)
+    return depth + shorten_kernel_name(name) if is_template_name(name) else text
 
 
 def wrap_cell(text: str, width: int) -> list[str]:
@@ -89,7 +98,10 @@ def wrap_cell(text: str, width: int) -> list[str]:
 
 
 def _split_depth(text: str) -> tuple[str, str]:
-    """Split text into the marks of its depth in a tree, and the rest."""
+    """Split text into the marks of its depth in a tree, or the ops above a C++ function, and the rest."""
+    above, dot, name = text.rpartition(_TREE)
+    if is_template_name(name):
+        return above + dot, name
     below = text.lstrip(_TREE)
     return text[: len(text) - len(below)], below
 
