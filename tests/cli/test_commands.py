@@ -240,7 +240,13 @@ def test_every_kind_of_name_is_found_by_every_look_up(call, command, name, start
 @pytest.mark.parametrize("command", ["explain", "tables", "schema"])
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("stragler", "straggler"), ("kernls", "kernels"), ("step_tim", "step_time"), ("inspct", "inspect")],
+    [
+        ("stragler", "straggler"),
+        ("strag", "straggler"),
+        ("kernls", "kernels"),
+        ("step_tim", "step_time"),
+        ("inspct", "inspect"),
+    ],
 )
 def test_candidates_come_from_every_kind_of_name(call, command, typed, meant):
     done = call(command, typed)
@@ -338,7 +344,7 @@ def test_without_a_command_the_help_is_the_result(call):
     ("command", "missing"),
     [
         ("analyze", "Missing argument 'PATH...'."),
-        ("compare", "two sides are needed: what was before, and what is after"),
+        ("compare", "two sides are needed: before and after the change"),
         ("gate", "Missing argument 'PATH...'."),
         ("noise", "no run is named"),
         ("inspect", "Missing argument 'PATH...'."),

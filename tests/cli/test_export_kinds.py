@@ -75,7 +75,7 @@ def test_exports_that_are_impossible_are_refused(call, args, reason):
 def test_a_saved_report_has_no_measurements(call, report_file, tmp_path):
     done = call("export", report_file, "-o", tmp_path / "x.tkm")
     assert done.exit_code == 2
-    assert "tkm holds measurements, and this file has none" in done.stderr
+    assert "tkm contains measurements, and this file has none" in done.stderr
     assert not (tmp_path / "x.tkm").exists()
 
 

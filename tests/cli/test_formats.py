@@ -107,3 +107,39 @@ def test_what_doctor_found_has_every_format(call, tmp_path):
     assert value["diagnoses"]
     assert [row["what"] for row in table] == [diagnosis["what"] for diagnosis in value["diagnoses"]]
     assert all(row["places"].startswith("cut.json") for row in table)
+
+
+@pytest.mark.usefixtures("pipeline")
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("r.HTML", "<!doctype html>"),
+        ("r.htm", "<!doctype html>"),
+        ("r.md", "**verl**"),
+        ("r.json", "{"),
+        ("r.prom", "#"),
+    ],
+)
+def test_the_suffix_chooses_the_format(call, tmp_path, name, start):
+    assert call("analyze", "x", "-o", tmp_path / name).exit_code == 0
+    assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(start)
+
+
+@pytest.mark.usefixtures("pipeline")
+@pytest.mark.parametrize("name", ["r.docx", "r", "r.json.gz", "r.xml"])
+def test_a_suffix_of_no_format_is_refused_with_the_known_ones(call, tmp_path, name):
+    done = call("analyze", "x", "-o", tmp_path / name)
+    assert done.exit_code == 2
+    assert "no output format ends in" in done.stderr
+    assert ".html" in done.stderr.splitlines()[1]
+
+
+def test_recipes_are_listed_in_every_format_but_parquet(call, tmp_path):
+    listed = json.loads(call("sql", "--recipes", "--json").stdout)
+    table = list(csv.DictReader(io.StringIO(call("sql", "--recipes", "--format", "csv").stdout)))
+    assert listed == table
+    lines = call("sql", "--recipes").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [row["recipe"] for row in listed]
+    refused = call("sql", "--recipes", "-o", tmp_path / "x.parquet")
+    assert refused.exit_code == 2
+    assert not (tmp_path / "x.parquet").exists()

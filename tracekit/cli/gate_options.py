@@ -127,8 +127,8 @@ def get_gate_status(rules: GateRules, gates: Sequence[Gate]) -> int:
 def report_empty_gate(rules: GateRules) -> int:
     """Print that a gate without rules tested nothing, and return its exit status."""
     terminal.print_problem(
-        f"{', '.join(rules.sources)}: the gate holds no rule: nothing was tested",
-        'add fail-on = ["regression"], or a rule; or say --allow-untested',
+        f"{', '.join(rules.sources)}: the gate has no rule, so nothing was tested",
+        'add fail-on = ["regression"], or a rule; or use --allow-untested',
     )
     return PASSED if rules.untested_passes else UNDECIDED
 
@@ -150,7 +150,7 @@ def print_failed_rules(rules: GateRules, gates: Sequence[Gate]) -> None:
     if untested and not rules.untested_passes:
         terminal.print_problem(
             f"gate: {untested} of {len(gates)} rules tested nothing",
-            "mend the rule, or record what it asks for; --allow-untested lets it pass",
+            "fix the rule, or record its metric; --allow-untested lets it pass",
         )
 
 

@@ -218,9 +218,9 @@ def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) 
         import logging
 
         ctx.meta[_VERBOSE] = True
-        told = logging.Handler()
-        told.emit = lambda record: print_message(told.format(record))  # type: ignore[method-assign]
-        logging.basicConfig(handlers=[told], level=logging.INFO, format="%(message)s")
+        handler = logging.Handler()
+        handler.emit = lambda record: print_message(handler.format(record))  # type: ignore[method-assign]
+        logging.basicConfig(handlers=[handler], level=logging.INFO, format="%(message)s")
         logging.getLogger("tracekit").setLevel(logging.DEBUG)
     return verbose
 

@@ -67,7 +67,9 @@ def find_topic(name: str, kinds: Sequence[TopicKind]) -> Topic:
         for known, make_topic in _TOPICS[kind]():
             if known.lower() == wanted:
                 return make_topic()
-    near = did_you_mean(wanted, list_topic_names(kinds))
+    names = list_topic_names(kinds)
+    near = did_you_mean(wanted, [known for known in names if known.lower().startswith(wanted)])
+    near = near or did_you_mean(wanted, names)
     raise TracekitError(f"unknown name {name!r}{near}", "tracekit explain lists rules, tracekit tables lists tables")
 
 

@@ -270,7 +270,7 @@ def _format_text_unproven(report: Report, findings: list[Finding], width: int) -
     """Format abstentions that matter, each with its price and the missing proof."""
     lines: list[StyledLine] = []
     for sentence in phrases.list_unproven_claims(report, findings):
-        lines += _label_lines(" " * 5, "", _wrap_text(f"unproven: {sentence}", width - 5), 7)
+        lines += _label_lines(" " * 5, "", _wrap_text(f"unproven: {sentence}", width - 7), 7)
     return lines
 
 

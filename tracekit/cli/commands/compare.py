@@ -51,7 +51,7 @@ def _parse_side_paths(
         return bases, opts
     several = "; of several variants compare each with the base" if len(paths) > 2 else ""
     raise TracekitError(
-        "two sides are needed: what was before, and what is after",
+        "two sides are needed: before and after the change",
         f"tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs{several}",
     )
 
@@ -69,10 +69,10 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
         return nameless[:1], nameless[1:]
     hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, that of base first"
     if nameless:
-        raise TracekitError(f"--steps-from {nameless[0]}: it is not said of which side", hint)
+        raise TracekitError(f"--steps-from {nameless[0]}: the side is missing", hint)
     for side in logs:
         if side not in ("base", "opt"):
-            raise TracekitError(f"--steps-from {side}=…: no side is called so", hint)
+            raise TracekitError(f"--steps-from {side}=…: unknown side", hint)
     return logs["base"], logs["opt"]
 
 

@@ -17,13 +17,13 @@ EXAMPLE_PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/o
 """Places of the example: in the installed package, or in a checkout."""
 
 NEXT = """
-That was an example: two simulated ranks of GRPO. With it, or with a profile of your own:
+That was the example: two simulated ranks of GRPO. Next, with it or with your own profile:
   tracekit analyze {path} -v
-    every table
-  tracekit analyze {path} -o report.html
-    all of it as one page, with pictures
+    all tables
+  tracekit open {path}
+    the full report in a browser
   tracekit explain exposed-communication
-    what a finding measures, and what to do
+    the cause of a finding, and how to fix it
 """
 
 

@@ -155,7 +155,7 @@ def _convert_saved(path: Path, targets: Sequence[OutputTarget], manner: _Manner)
         _refuse_gate_formats(targets)
     for target in targets:
         if target.format == "tkm":
-            raise TracekitError(f"{path}: tkm holds measurements, and this file has none", "give the profiles")
+            raise TracekitError(f"{path}: tkm contains measurements, and this file has none", "give the profiles")
         _write_report(report, comparison, target, manner)
 
 
@@ -247,7 +247,7 @@ def _load_saved(path: Path) -> tuple[Report, Comparison | None]:
         hint = "check that it exists and that you may read it"
         raise make_os_read_error(path, error, hint) from error
     except UnicodeDecodeError as error:
-        hint = "give what tracekit wrote: -o x.json, or measurements (--save x.tkm)"
+        hint = "give a file that tracekit wrote: -o x.json or --save x.tkm"
         problem = "neither a report nor measurements"
         raise TraceFormatError(path, problem, hint, code="unfit") from error
     except TraceFormatError:

@@ -111,7 +111,7 @@ def _run_self_test(
     if tested.fails:
         return gate_options.PASSED
     terminal.print_problem(
-        "the gate does not fail where every step takes 20 % longer: it guards nothing", _suggest_gate_fix(tested)
+        "the gate does not fail although every step takes 20 % longer: it detects nothing", _suggest_gate_fix(tested)
     )
     return gate_options.FAILED
 
@@ -147,7 +147,7 @@ def _report_budgets(side: ComparedSide, outcomes: tuple[Gate, ...], changes: int
     section = build_gate_section(outcomes)
     if changes:
         are = choose_plural(changes, "rule is about a change", "rules are about changes")
-        note = f"{changes} {are} and not held here: tracekit compare BASE OPT"
+        note = f"{changes} {are} and not checked here: tracekit compare BASE OPT"
         section = replace(section, caveats=(*section.caveats, note))
     remarks = ("SIMULATED DATA",) * side.simulated
     return _make_gate_report(side, remarks, describe_gate_result(outcomes), section)
@@ -192,10 +192,10 @@ def _suggest_gate_fix(tested: GateSelfTest) -> str:
 
     caveats = {caveat for gate in tested.gates for caveat in gate.caveats}
     if caveats & {CAPS["one run each"], CAPS["one run alone"]}:
-        return "give several runs of it, or test the estimate alone: 'step_time>point:3%'"
+        return "give several runs, or test the estimate alone: 'step_time>point:3%'"
     if any(gate.outcome == "inconclusive" and gate.severity == "error" for gate in tested.gates):
         return (
-            f"its runs are fewer than {LEAST_RUNS_OF_PLAN}, or differ too much to show 20 %: record more of them, or test the"
+            f"there are fewer than {LEAST_RUNS_OF_PLAN} runs, or they differ too much to show 20 %: record more runs, or test the"
             " estimate: 'step_time>point:3%'"
         )
     return "add a rule on step_time below 20 %, of severity error"

@@ -112,8 +112,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     from tracekit.sql import recipes
 
     if lists_recipes:
-        terminal.write_output(sql_shell.format_recipes())
-        return 0
+        return _write_recipes(requested)
     *leading, last = paths or ("",)
     statement = None
     if _is_statement(last):
@@ -140,6 +139,23 @@ def command(  # noqa: PLR0913 - what is given, one by one
         return 2 if strict and answers.has_failed else 0
 
     return child_process.run_in_child(work, verbose, statements)
+
+
+def _write_recipes(requested: opt.RequestedOutputs) -> int:
+    """Write the list of recipes, and return the exit status."""
+    from tracekit.cli import report_outputs as out
+    from tracekit.cli import sql_shell
+    from tracekit.cli.text_tables import encode_rows
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "parquet":
+            raise TracekitError("the list of recipes cannot be written as parquet", "--format text, json or csv")
+        if target.format == "text":
+            return sql_shell.format_recipes(target.width)
+        return encode_rows(sql_shell.list_recipe_rows(), target.format)
+
+    out.write_results(out.list_targets(requested), make_output)
+    return 0
 
 
 class _StatementRunner:
@@ -169,7 +185,7 @@ class _StatementRunner:
             for warning in self.session.list_warnings(statement):
                 terminal.print_message(f"warning: {warning}")
             for name in sorted(self.session.unfilled - self._told):
-                terminal.print_message(f"{name}: nothing of it was recorded")
+                terminal.print_message(f"{name}: not recorded")
         self._told |= self.session.unfilled
 
     def _load(self, names: Collection[str], with_step: bool) -> Mapping[str, Columns]:

@@ -126,16 +126,14 @@ def wrap_row(cells: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...
 def format_columns(
     titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], width: int | None
 ) -> list[str]:
-    """Format rows in columns under their titles, those in `right` aligned right; columns of text fit `width`."""
+    """Format rows in columns under their titles, those in `right` aligned right.
+
+    Columns of prose wrap to fit `width`. Names are shortened only if the rows fit by that.
+    """
     columns = list(zip(titles, *rows, strict=True))
     widths = [max(map(count_terminal_cells, column)) for column in columns]
     if width is not None:
-        texts = [place for place in range(len(columns)) if place not in right]
-        prose = [place for place in texts if any(map(is_prose, columns[place]))]
-        words = {place: max(map(measure_longest_word, columns[place])) for place in prose}
-        floors = {place: max(min(words[place], LONGEST_WORD), NARROWEST_PROSE) for place in prose}
-        _shrink_columns(widths, floors, width)
-        _shrink_columns(widths, dict.fromkeys(texts, LONGEST_WORD), width)
+        _fit_columns_to_page(columns, widths, right, width)
     lines = []
     for cells in (titles, *rows):
         for line in wrap_row(cells, widths):
@@ -145,6 +143,19 @@ def format_columns(
                 padded.append(fill + text if place in right else text + fill)
             lines.append(_GAP.join(padded).rstrip())
     return lines
+
+
+def _fit_columns_to_page(
+    columns: Sequence[Sequence[str]], widths: list[int], right: Collection[int], width: int
+) -> None:
+    """Shrink columns of prose to fit `width`, then names, if the rows fit by that."""
+    texts = [place for place in range(len(columns)) if place not in right]
+    prose = [place for place in texts if any(map(is_prose, columns[place]))]
+    words = {place: max(map(measure_longest_word, columns[place])) for place in prose}
+    _shrink_columns(widths, {place: max(min(words[place], LONGEST_WORD), NARROWEST_PROSE) for place in prose}, width)
+    names = {place: min(widths[place], LONGEST_WORD) for place in texts}
+    if sum(names.values()) + sum(widths[place] for place in right) + len(_GAP) * (len(widths) - 1) <= width:
+        _shrink_columns(widths, names, width)
 
 
 def _shrink_columns(widths: list[int], floors: dict[int, int], room: int) -> None:
