@@ -116,7 +116,7 @@ def test_an_option_that_is_not_there_is_still_refused(call):
         ([ONE, "--recipe", "cuda_gpu_kern_summ"], "no recipe 'cuda_gpu_kern_summ'; did you mean", "--recipes"),
         ([ONE, "SELECT 1", "--recipe", "files"], "--recipe files: a statement is given as well", "leave out"),
         ([ONE, "SELECT 1; SELECT 2", "-o", "x.csv"], "-o takes the rows of one statement", "give one"),
-        ([ONE, "SELECT 1 AS a", "-o", "x.xls"], "x.xls: no format of rows ends in '.xls'", ".csv"),
+        ([ONE, "SELECT 1 AS a", "-o", "x.xls"], "x.xls: no output format ends in '.xls'", ".csv"),
         ([ONE, "SELECT 1 AS a", "--format", "parquet"], "parquet goes to a file", "-o"),
         ([ONE, "SELECT 1 AS a", "--memory", "much"], "--memory much: not a size", "4GiB"),
         (["no_such_place", "SELECT 1 FROM host_ops"], "no_such_place", ""),
@@ -190,6 +190,16 @@ def test_a_narrow_terminal_shortens_texts_and_no_number(call, monkeypatch):
     assert "123,456,789" in wide.stdout
     assert "…" in wide.stdout
     assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130])
+def test_sentences_wrap_and_are_not_cut(call, monkeypatch, width):
+    whole = call("sql", ONE, "DESCRIBE kernels").stdout
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = call("sql", ONE, "DESCRIBE kernels").stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    assert sorted(shown.split()) == sorted(whole.split())
 
 
 def test_without_duckdb_the_command_says_what_to_install(call, monkeypatch):

@@ -124,7 +124,7 @@ def test_what_inspect_and_doctor_print(name, run, tmp_path):
     beside = invoke(name, EXAMPLES / run, "--export", f"json={target}")
     assert json.loads(target.read_text()) == value
     assert beside.stdout == invoke(name, EXAMPLES / run).stdout
-    assert invoke(name, EXAMPLES / run, "--export", "csv=-").exit_code == 2
+    assert invoke(name, EXAMPLES / run, "--export", "html=-").exit_code == 2
 
 
 def test_what_noise_prints(tmp_path):

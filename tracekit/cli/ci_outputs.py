@@ -11,48 +11,25 @@ from urllib.parse import quote
 
 from tracekit.cli import report_outputs as out
 from tracekit.cli import terminal
-from tracekit.model.system.files import check_writable, write_atomically
+from tracekit.model.system.files import write_atomically
 
 if TYPE_CHECKING:
+    from tracekit.cli.options import RequestedOutputs
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import GateRules
     from tracekit.model.report import Gate, Report
     from tracekit.render.ci.comment import PageLink
 
-JUNIT, GITHUB = "junit", "github"
 MAX_SUMMARY_BYTES = 900 * 1024
 """Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
 
-_STANDARD_ERROR = "standard error"
 
-
-def parse_comparison_output(path: str) -> out.OutputTarget:
-    """Parse `-o FILE`; .xml means JUnit."""
-    if path.lower().endswith(".xml"):
-        check_writable(path)
-        return out.OutputTarget(JUNIT, path)
-    return out.parse_output(path)
-
-
-def parse_comparison_export(text: str) -> out.OutputTarget:
-    """Parse `--export KIND=PATH`; annotations to `-` go to standard error."""
-    name, _, path = text.partition("=")
-    if name not in (JUNIT, GITHUB) or not path:
-        return out.parse_export(text)
-    if path != out.STANDARD_OUTPUT:
-        check_writable(path)
-    elif name == GITHUB:
-        path = _STANDARD_ERROR
-    return out.OutputTarget(name, path)
-
-
-def list_comparison_targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.OutputTarget]:
-    """List all requested outputs, plus the text on standard output if nothing else is printed."""
-    wanted = [parse_comparison_output(path) for path in outputs]
-    wanted += [parse_comparison_export(text) for text in exports]
-    if terminal.is_github_job() and not any(target.format == GITHUB for target in wanted):
-        wanted.append(out.OutputTarget(GITHUB, _STANDARD_ERROR))
-    return out.add_text_output(wanted, quiet=quiet)
+def list_comparison_targets(requested: RequestedOutputs, *, quiet: bool) -> list[out.OutputTarget]:
+    """List all requested outputs, and annotations in a GitHub job."""
+    targets = out.list_targets(requested, quiet=quiet)
+    if terminal.is_github_job() and not any(target.format == out.GITHUB for target in targets):
+        targets.append(out.OutputTarget(out.GITHUB, out.STANDARD_ERROR))
+    return targets
 
 
 def write_comparison(
@@ -87,7 +64,7 @@ def write_gate_targets(
         text = _render_gate(report, gates, target.format, rules or comparison)
         if text is None and (comparison is not None or gates):
             text = _render_comparison(report, gates, target.format, comparison, link)
-        if target.path == _STANDARD_ERROR:
+        if target.path == out.STANDARD_ERROR:
             print_annotations(gates, untested_passes=_is_untested_passing(rules or comparison))
             continue
         if text is None:
@@ -105,10 +82,10 @@ def _render_gate(report: Report, gates: Sequence[Gate], name: str, rules: GateRu
     from tracekit.render.ci.gates import make_gate_annotations, make_gate_junit
 
     untested_passes = _is_untested_passing(rules)
-    if name == GITHUB:
+    if name == out.GITHUB:
         lines = make_gate_annotations(gates, untested_passes=untested_passes)
         return "".join(f"{line}\n" for line in lines)
-    if name != JUNIT:
+    if name != out.JUNIT:
         return None
     return make_gate_junit(
         report.title,

@@ -13,6 +13,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_names, list_fail_on_words
 from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
@@ -50,25 +51,26 @@ gate_options = opt.chain_decorators(
         "--fail-on",
         multiple=True,
         metavar="RULE",
-        help="Exit with 1 where this is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
+        shell_complete=complete_names(list_fail_on_words),
+        help="Exit with status 1 if this limit is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
         "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
     ),
     click.option(
         "--config",
         type=click.Path(),
         metavar="FILE",
-        help="The gate's rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
+        help="File of gate rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
     ),
-    click.option("--isolated", is_flag=True, help="Look for no file with rules."),
+    click.option("--isolated", is_flag=True, help="Do not look for a file of gate rules."),
     click.option(
         "--on-inconclusive",
         type=click.Choice(["warn", "fail"]),
-        help="What an inconclusive gate is: a warning, or exit status 3 [default: warn].",
+        help="Treat an inconclusive gate as a warning, or exit with status 3 [default: warn].",
     ),
     click.option(
         "--allow-untested",
         is_flag=True,
-        help="Let a gate pass with rules that nothing was recorded for, or with none: a warning, not status 3.",
+        help="Pass with a warning, not status 3, if rules have no data or there are no rules.",
     ),
 )
 """Decorator with all gate options; the command receives them as `gate`."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
+from tracekit.model.text.wrapping import is_prose, shorten_name
 from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell
 from tracekit.render.escape import make_printable
+from tracekit.render.phrases import SENTENCE
 from tracekit.render.ranks import merge_similar_ranks
 
 NAME_LIMIT = 160
@@ -58,9 +60,13 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
 
 
 def format_grid_cell(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
-    """Format a value in its column's scale; text is made printable, and an empty name is unknown."""
+    """Format a value in its column's scale; text is made printable, and an empty name is unknown.
+
+    Only names are shortened to `limit`: sentences may be as long as those of findings.
+    """
     if isinstance(value, str):
-        return make_printable(value, limit) or UNKNOWN
+        name = shorten_name(value) if len(value) > limit else value
+        return make_printable(name, max(limit, SENTENCE) if is_prose(value) else limit) or UNKNOWN
     return format_cell(value, scale)
 
 

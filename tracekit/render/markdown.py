@@ -158,7 +158,7 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
     blocks = [("findings", ["### Worth fixing first"])]
     amounts = phrases.format_savings(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
-        blocks.append((f"finding {number}", [_format_markdown_finding(finding, number, amount)]))
+        blocks.append((f"finding {number}", [_format_markdown_finding(report, finding, number, amount)]))
     if unproven:
         blocks.append(("unproven", ["\n".join(unproven)]))
     if left:
@@ -167,7 +167,7 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
     return blocks
 
 
-def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
+def _format_markdown_finding(report: Report, finding: Finding, number: int, amount: tuple[str, str]) -> str:
     """Format a finding as a list item: its largest cost, the claim, the advice, evidence, places."""
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
@@ -184,7 +184,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
         facts = " · ".join(_format_markdown_metric(metric) for metric in finding.evidence[:8])
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
     if finding.places:
-        places = [escape_markdown(phrases.format_place(place)) for place in finding.places[:3]]
+        places = [escape_markdown(phrases.format_place(place, report.spans)) for place in finding.places[:3]]
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")

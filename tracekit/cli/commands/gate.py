@@ -10,6 +10,7 @@ import click
 
 from tracekit.cli import ci_outputs, gate_options, terminal
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.text.labels import choose_plural
 
@@ -23,21 +24,27 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
+@click.command(name="gate", cls=GroupedCommand, short_help="Check a profile against budgets.")
 @opt.add_paths()
 @click.option(
     "--self-test",
     "self_test",
     is_flag=True,
-    help="Make the steps of PATH 20 % longer in memory, and fail unless the gate does.",
+    help="Make the steps of PATH 20 % longer in memory, and check that the gate fails.",
 )
 @gate_options.gate_options
 @opt.work
-@opt.add_outputs("outcome", ".html .md .json .txt .xml")
-@opt.add_exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.add_results(
+    "outcome",
+    opt.COMPARISON_FORMATS,
+    exports="junit=FILE, github=- (annotations), json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @opt.drop_first
 @click.option(
-    "--assume-independent-steps", is_flag=True, help="With --self-test: let one run decide, as if its steps were runs."
+    "--assume-independent-steps",
+    is_flag=True,
+    help="With --self-test: treat steps as independent runs, so that one run can decide.",
 )
 @opt.jobs
 @opt.cache
@@ -51,18 +58,17 @@ def command(  # noqa: PLR0913 - what is given, one by one
     paths: tuple[str, ...],
     self_test: bool,
     gate: gate_options.GateOptions,
-    outputs: tuple[str, ...],
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     options: Options,
     choices: ComparisonChoices,
     strict: bool,
     quiet: bool,
     verbose: bool,  # noqa: ARG001 - read by `terminal.set_verbose`
 ) -> int:
-    """Hold one profile to its budgets (`max` and `min` in the gate's file), without a baseline.
+    """Check a profile against budgets (`max` and `min` in the gate file), without a baseline.
 
-    PATH is what `tracekit compare` takes for a side. With --self-test it is a baseline, and the exit status
-    is 0 where the gate notices that its steps became 20 % longer, and 2 where it does not.
+    PATH is anything that `tracekit compare` takes as a side. With --self-test, PATH is a baseline: the exit
+    status is 0 if the gate detects that its steps became 20 % longer, and 2 if not.
     """
     from tracekit.pipeline import comparing
 
@@ -71,7 +77,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if rules.stated and not rules:
         return gate_options.report_empty_gate(rules)
     _refuse_untestable_rules(rules, self_test=self_test)
-    targets = ci_outputs.list_comparison_targets(outputs, exports, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
     if gate_file.level is not None:
         choices = replace(choices, level=gate_file.level)
     side = comparing.read_side_with_logs(_name_gated_side(paths), paths, options, choices)

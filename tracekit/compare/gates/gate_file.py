@@ -61,11 +61,16 @@ def find_gate_file(start: Path) -> Path | None:
     """Find the nearest file upwards from `start` that configures a gate; None if there is none."""
     for folder in (start, *start.parents):
         gate_file, project = folder / OWN_FILE, folder / PROJECT_FILE
-        if gate_file.is_file():
+        if gate_file.is_file() and not _has_only_options(_read_toml(gate_file)):
             return gate_file
         if project.is_file() and _get_gate_table(project, _read_toml(project)) is not None:
             return project
     return None
+
+
+def _has_only_options(content: Mapping[str, object]) -> bool:
+    """Check whether a file has options of `analyze`, and no gate."""
+    return "analyze" in content and not {"gate", "tool"} & content.keys()
 
 
 def read(path: Path) -> GateFile:
@@ -113,14 +118,14 @@ def _read_toml(path: Path) -> Mapping[str, object]:
     except OSError as error:
         raise TracekitError(f"{path}: cannot be read: {error.strerror or error}", "check the path") from error
     except (ValueError, RecursionError) as error:
-        raise TracekitError(f"{path}: not TOML: {error}", "mend it, or use --isolated") from error
+        raise TracekitError(f"{path}: not TOML: {error}", "fix it, or use --isolated") from error
 
 
 def _get_gate_table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
     """Get the gate's table: `[tool.tracekit.gate]`, or `[gate]` in tracekit.toml."""
     gate = _get_table_entry(_get_table_entry(content.get("tool"), "tracekit"), "gate")
     if path.name != PROJECT_FILE:
-        _refuse_unknown_toml_keys(content, ("gate", "tool"), "the file")
+        _refuse_unknown_toml_keys(content, ("gate", "analyze", "tool"), "the file")
         gate = content.get("gate", gate)
     if gate is not None and not isinstance(gate, Mapping):
         raise TracekitError("gate is not a table", "write [tool.tracekit.gate]")
@@ -180,7 +185,7 @@ def _expand_fail_on_word(word: str, least_effect: float | None) -> list[GateRule
 
 
 def _describe_empty_gate(option: str, words: Iterable[str]) -> str:
-    return f"{option} names only {', '.join(words)}: nothing is held"
+    return f"{option} names only {', '.join(words)}: nothing is checked"
 
 
 def _parse_gate_rule(entry: Mapping[str, object]) -> list[GateRule]:
