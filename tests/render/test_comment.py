@@ -13,7 +13,7 @@ from sample_report import HOSTILE
 from tracekit.cli.ci_outputs import find_page_link
 from tracekit.cli.report_outputs import OutputTarget
 from tracekit.model.report import Gate, Heading, Report, Section, Sheet
-from tracekit.render.comment import MAX_COMMENT_BYTES, PageLink, make_comment_marker, make_pull_request_comment
+from tracekit.render.ci.comment import MAX_COMMENT_BYTES, PageLink, make_comment_marker, make_pull_request_comment
 
 LINK = PageLink("Page", "https://ci.example/runs/7")
 SIDES = ("main", "change")

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 from sample_report import HOSTILE
 
 from tracekit.model.report import Gate, Heading, Report, Section, Sheet
-from tracekit.render.gates import (
+from tracekit.render.ci.gates import (
     MAX_ANNOTATIONS,
     format_step_outputs,
     make_annotation,

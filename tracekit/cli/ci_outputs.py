@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import GateRules
     from tracekit.model.report import Gate, Report
-    from tracekit.render.comment import PageLink
+    from tracekit.render.ci.comment import PageLink
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
@@ -59,16 +59,11 @@ def write_gate_targets(
 
     `rules` (else the comparison) decide how an undecided gate counts.
     """
-    from tracekit.render.comment import make_pull_request_comment
-    from tracekit.render.json import write_plain_json
-
+    link = find_page_link(wanted)
     for target in wanted:
         text = _render_gate(report, gates, target.format, rules or comparison)
-        if target.format == "json" and comparison is not None:
-            text = write_plain_json(comparison, "comparison")
-        elif target.format == "md" and (comparison is not None or gates):
-            sides = (report.title, "gate") if comparison is None else (comparison.base, comparison.opt)
-            text = make_pull_request_comment(report, gates, sides, find_page_link(wanted))
+        if text is None and (comparison is not None or gates):
+            text = _render_comparison(report, gates, target.format, comparison, link)
         if target.path == out.STANDARD_ERROR:
             print_annotations(gates, untested_passes=_is_untested_passing(rules or comparison))
             continue
@@ -84,7 +79,7 @@ def write_gate_targets(
 
 def _render_gate(report: Report, gates: Sequence[Gate], name: str, rules: GateRules | Comparison | None) -> str | None:
     """Render the gate as JUnit or annotations, by `rules` on undecided gates; None for other formats."""
-    from tracekit.render.gates import make_gate_annotations, make_gate_junit
+    from tracekit.render.ci.gates import make_gate_annotations, make_gate_junit
 
     untested_passes = _is_untested_passing(rules)
     if name == out.GITHUB:
@@ -105,9 +100,24 @@ def _is_untested_passing(rules: GateRules | Comparison | None) -> bool:
     return rules is not None and rules.untested_passes
 
 
+def _render_comparison(
+    report: Report, gates: Sequence[Gate], name: str, comparison: Comparison | None, link: PageLink | None
+) -> str | None:
+    """Render a comparison or a gate in formats that differ from its report; None for the others."""
+    from tracekit.render.ci.comment import make_pull_request_comment
+    from tracekit.render.json import write_plain_json
+
+    if name == "json" and comparison is not None:
+        return write_plain_json(comparison, "comparison")
+    if name != "md":
+        return None
+    sides = (report.title, "gate") if comparison is None else (comparison.base, comparison.opt)
+    return make_pull_request_comment(report, gates, sides, link)
+
+
 def find_page_link(wanted: Sequence[out.OutputTarget]) -> PageLink | None:
     """Find the address of the page, or of the run whose artifacts contain it, on GitHub and GitLab."""
-    from tracekit.render.comment import PageLink
+    from tracekit.render.ci.comment import PageLink
 
     page = next((target.path for target in wanted if target.format == "html" and not target.printed), None)
     job, run = os.environ.get("CI_JOB_URL"), os.environ.get("GITHUB_RUN_ID")
@@ -126,7 +136,7 @@ def write_step_outputs(values: Mapping[str, str | float | None], wanted: Sequenc
 
     `report` is the first page written. A write error changes no result.
     """
-    from tracekit.render.gates import format_step_outputs
+    from tracekit.render.ci.gates import format_step_outputs
 
     files = [target for target in wanted if not target.printed]
     pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
@@ -188,7 +198,7 @@ def _append_for_github(variable: str, text: str) -> None:
 
 def print_annotations(gates: Sequence[Gate], *, untested_passes: bool) -> None:
     """Print annotations to standard error, one per line."""
-    from tracekit.render.gates import make_gate_annotations
+    from tracekit.render.ci.gates import make_gate_annotations
 
     for line in make_gate_annotations(gates, untested_passes=untested_passes):
         terminal.print_workflow_command(line)

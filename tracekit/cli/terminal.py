@@ -83,7 +83,7 @@ def print_message(line: str) -> None:
 
 
 def print_workflow_command(line: Lines) -> None:
-    """Print a GitHub workflow command to standard error; see `render.gates`."""
+    """Print a GitHub workflow command to standard error; see `render.ci.gates`."""
     resume_workflow_commands()
     _write_stderr(line)
 
