@@ -253,7 +253,7 @@ def _schema_list() -> str:
     """Generate the list of JSON Schemas."""
     lines = [
         "# JSON",
-        "Schemas of the output of `--export json=-` and `-o FILE.json`. `tracekit schema NAME` prints the same schema. The field `schema` has the version.",
+        "Schemas of the output of `--format json` and `-o FILE.json`. `tracekit schema NAME` prints the same schema. The field `schema` has the version.",
         "",
         "| schema | content |",
         "|---|---|",
