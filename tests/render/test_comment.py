@@ -90,6 +90,27 @@ def test_a_real_comparison_has_its_attribution_and_one_link(monkeypatch, sides, 
     assert "chance" not in text
 
 
+@pytest.mark.parametrize(("limit", "outcome", "sign"), [("30ms", "pass", "+"), ("5ms", "fail", "−")])
+def test_a_budget_alone_has_a_comment_too(tmp_path, limit, outcome, sign):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f'[[gate.rule]]\nmetric = "step_time"\nmax = "{limit}"\n')
+    text = invoke("gate", GPU / "compare/opt", "--config", rules, "--export", "md=-", "-q").stdout
+    line = first_line(text)
+    for part in (f"gate: {outcome}", "step_time: at most", "found 9.63 ms", f"margin {sign}"):
+        assert part in line
+    assert text.count("gate: ") == 1
+
+
+def test_a_self_test_that_does_not_fail_never_says_that_the_gate_cannot(call):
+    """Four runs whose spread hides 20 %: the rule can fail, and does not here."""
+    done = call("gate", GPU / "compare/opt", "--self-test", "--isolated", "--fail-on", "step_time>5%")
+    assert done.exit_code == 2
+    words = " ".join(done.stdout.split())
+    assert "the gate does not fail where steps take 20 % longer" in words
+    assert "cannot fail" not in words
+    assert "the gate can fail" not in words
+
+
 words = st.one_of(
     st.text(max_size=400), st.sampled_from(HOSTILE), st.sampled_from(["k" * 5_000, "|@#&<" * 90, "核" * 300])
 )
