@@ -318,7 +318,7 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
     allocator.annotate("update_actor", "END")
     (curve, _) = section(report(written(tmp_path, {1: allocator})), "memory-peak").charts
     highest = {name: max((m[2] or 0) for m in curve.marks if curve.series[m[0]] == name) for name in curve.series}
-    outside, update = "requested, in no stage", "requested, in update_actor"
+    outside, update = "requested, outside any stage", "requested, in update_actor"
     assert highest["requested, in gen"] == 4 * MIB
     assert (highest[update], highest["peak"]) == (8 * MIB, 8 * MIB)
     assert highest[outside] == 4 * MIB  # where gen ends and the next stretch begins

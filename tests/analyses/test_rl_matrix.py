@@ -139,9 +139,9 @@ def test_what_no_stage_covers_is_shown_by_step_and_by_rank(tmp_path):
     write(tmp_path / verl(1, rank=1), grpo(late=5))
     found = result(tmp_path)
     matrix = rows(found.report, "rl-matrix", "matrix")
-    assert (matrix[-1]["stage"], matrix[-1]["step 1"]) == ("(in no stage)", 15_000)
+    assert (matrix[-1]["stage"], matrix[-1]["step 1"]) == ("(outside any stage)", 15_000)
     ranks = rows(found.report, "rl-matrix", "ranks")
-    assert (ranks[-1]["stage"], ranks[-1]["rank 0"], ranks[-1]["rank 1"]) == ("(in no stage)", 20_000, 20_000)  # fmt: skip
+    assert (ranks[-1]["stage"], ranks[-1]["rank 0"], ranks[-1]["rank 1"]) == ("(outside any stage)", 20_000, 20_000)  # fmt: skip
     assert {m.name: m.value for m in section(found.report, "rl-matrix").metrics}["residual"] == 15_000
 
 
@@ -150,7 +150,7 @@ def test_the_rest_is_unknown_where_stages_were_captured_one_by_one(tmp_path):
     write(tmp_path / verl(1, scope="ref-compute-log-prob"), [annotation("ref_compute_log_prob", 100, 30)])
     found = result(tmp_path)
     row = rows(found.report, "rl-matrix", "matrix")[-1]
-    assert (row["stage"], row["mean"]) == ("(in no stage)", None)
+    assert (row["stage"], row["mean"]) == ("(outside any stage)", None)
     assert "captured one by one" in row["known from"]
     assert not len(measure_stage_residuals(found.measurements))
 
@@ -161,7 +161,7 @@ def test_the_chart_of_a_rank_adds_up_to_its_step(tmp_path):
     (chart,) = section(result(tmp_path).report, "rl-matrix").charts
     assert isinstance(chart, Chart)
     assert {chart.series[s]: value for _, s, value in chart.marks} == {
-        "old_log_prob": 20_000, "update_actor": 60_000, "(in no stage)": 20_000,
+        "old_log_prob": 20_000, "update_actor": 60_000, "(outside any stage)": 20_000,
     }  # fmt: skip
     assert chart.rows == ("actor-rollout-ref rank 0",)
 

@@ -91,7 +91,7 @@ def test_every_step_that_does_not_count_is_listed_with_its_side():
     rows = [*step_rows([9, 1, 2]), row("first_of_window", 1, run="run1", step=1)]
     found = compared(made_side("before", rows, None), made_side("after", rows, 2))
     assert [(d.side, d.run, d.step, d.reason) for d in found.dropped] == [
-        ("before", "run1", 1, "the first after the profiler began"),
+        ("before", "run1", 1, "warm-up"),
         ("after", "run1", 1, "one of the first 2"),
         ("after", "run1", 2, "one of the first 2"),
     ]

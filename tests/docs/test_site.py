@@ -102,7 +102,7 @@ if tools.HERE["docs"]():
             assert promise in text
 
     @pytest.mark.parametrize(
-        ("page", "shown"), [("first_look", "Worth fixing first"), ("before_after", "1.62× slower")]
+        ("page", "shown"), [("first_look", "Top issues"), ("before_after", "1.62× slower")]
     )
     def test_notebooks_are_shown_with_what_they_gave(page, shown):
         assert shown in text_of(f"notebooks/{page}.html")

@@ -97,7 +97,7 @@ def test_the_first_screen_says_what_was_asked_and_nothing_that_was_not_measured(
     assert "step 100 µs" in text
     assert "Where the step goes" in text
     # Of the GPUs' time and of who waits for whom nothing was measured: not 0 %, not `0 × GPU`.
-    for unmeasured in ("idle", "×", "GPU busy", "most own work"):
+    for unmeasured in ("idle", "×", "GPU busy", "slowest rank"):
         assert unmeasured not in text
     every_text = render(tracekit.analyze(profile), "text")
     assert all(measured in every_text for measured in ("idle", "2 × GPU", "GPU busy"))

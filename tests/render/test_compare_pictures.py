@@ -308,7 +308,7 @@ def test_the_first_screen_says_what_to_be_careful_of(form):
     first = page.split("<details")[0] if form == "md" else page.split('id="overview"')[0]
     assert [f"warning {at}" in first for at in range(8)] == [True] * 6 + [False] * 2
     assert "could have detected a change of ≥ 3.1 %" in first
-    assert "…" not in first.split("Careful")[0].split("<body>")[-1]
+    assert "…" not in first.split("Note:")[0].split("<body>")[-1]
 
 
 def test_further_warnings_are_in_the_details():

@@ -296,5 +296,5 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
     parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
     lines += [f"stage: {time} ({share}): {part.claim}" for part, (time, share) in parts]
     lines.append("to try: " + finding.advice)
-    lines += [f"careful: {caveat}" for caveat in finding.caveats]
+    lines += [f"caveat: {caveat}" for caveat in finding.caveats]
     return lines

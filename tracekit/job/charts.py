@@ -135,7 +135,7 @@ def _draw_step_strip(measured: Measurements, walls: Frame, suffix: str) -> Chart
     steps = walls.head(MAX_ROWS)
     series: tuple[str, ...] = ("step",)
     if not steps.is_missing("attributed_ns").all():
-        series = ("in stages", "in no stage")
+        series = ("in stages", "outside any stage")
     rows, marks = [], []
     for bar, row in enumerate(steps.rows("step", "wall_ns", "attributed_ns")):
         wall, attributed = row["wall_ns"], row["attributed_ns"]

@@ -57,7 +57,7 @@ def _list_recording_lines(report: Report) -> str:
 
 def make_caveats_block(report: Report) -> tuple[str, list[str]]:
     """Make the block of caveats as a list."""
-    return "careful", ["\n".join(f"- Careful: {escape_markdown(text)}" for text in report.cautions)]
+    return "notes", ["\n".join(f"- Note: {escape_markdown(text)}" for text in report.cautions)]
 
 
 def escape_markdown(text: str) -> str:
@@ -159,10 +159,12 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
             return []
         nothing = [f"### {phrases.describe_no_findings(report)}", *unproven]
         return [("findings", ["\n\n".join(nothing[:1] + ["\n".join(unproven)] * bool(unproven))])]
-    blocks = [("findings", ["### Worth fixing first"])]
+    blocks = [("findings", ["### Top issues"])]
     amounts = phrases.format_savings(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
         blocks.append((f"finding {number}", [_format_markdown_finding(finding, number, amount)]))
+    if sum(finding.recoverable_ns is not None for finding in findings) > 1:
+        blocks.append(("overlap", [f"<sub>{phrases.OVERLAP_NOTE}.</sub>"]))
     if unproven:
         blocks.append(("unproven", ["\n".join(unproven)]))
     if left:
@@ -192,7 +194,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
-    lines += [f"   <br><sub>Careful: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]]
+    lines += [f"   <br><sub>Caveat: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]]
     return "\n".join(lines)
 
 
@@ -231,7 +233,7 @@ def _format_markdown_section(section: Section, rows: int) -> str:
     if section.metrics:
         parts.append(escape_line_start("; ".join(_format_markdown_metric(metric) for metric in section.metrics)))
     parts += [format_markdown_table(sheet, rows) for sheet in section.sheets]
-    parts += [f"Careful: {escape_markdown(caveat)}" for caveat in section.caveats]
+    parts += [f"Note: {escape_markdown(caveat)}" for caveat in section.caveats]
     return "\n\n".join([*parts, "</details>"])
 
 

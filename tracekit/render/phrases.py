@@ -24,6 +24,12 @@ from tracekit.render.escape import make_printable
 SENTENCE = 600
 """Longest claim, advice or reason shown, in characters."""
 
+SAVING_TITLE = "max saving per step"
+"""Title of the savings of findings."""
+
+OVERLAP_NOTE = "Savings may overlap: they do not add up"
+"""Note under a list of findings."""
+
 
 def list_identity_facts(report: Report) -> list[str]:
     """List the facts of the first line; the title if there are none."""

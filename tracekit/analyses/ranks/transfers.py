@@ -331,7 +331,7 @@ def _make_host_copy_table(measured: Measurements, copies: Frame) -> Sheet:
     """Make the table of copies by stage and direction, most exposed first."""
     copies = copies.sort("exposed_ns", "size_bytes", descending=["exposed_ns", "size_bytes"])
     copies = copies.with_columns(
-        canonical=texts([stage or "(in no stage)" for stage in copies.values("canonical")]),
+        canonical=texts([stage or "(outside any stage)" for stage in copies.values("canonical")]),
         **{name: _round_to_tenths(copies[name]) for name in ("size_bytes", "count", "busy_ns", "exposed_ns")},
     )
     headings = (

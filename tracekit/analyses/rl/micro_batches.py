@@ -138,7 +138,7 @@ def _make_batch_length_table(measured: Measurements, instances: Frame, empty_rat
         on_device=min_of("on_device"),
     )
     lengths = lengths.with_columns(
-        canonical=texts([stage or "(in no stage)" for stage in lengths.values("canonical")]),
+        canonical=texts([stage or "(outside any stage)" for stage in lengths.values("canonical")]),
         lengths=texts(["kernel time" if on_device else "host time" for on_device in lengths.values("on_device")]),
         per=narrow_whole_numbers(lengths["per"]),
         median=narrow_whole_numbers(lengths["median"]),

@@ -155,7 +155,7 @@ def _make_exclusive_stage_table(measured: Measurements, rows: Frame) -> Sheet:
     )
 
 
-_OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
+_OUTSIDE, _REST, _STEP = "(outside any stage)", "(rest of the step)", "(the step)"
 
 
 def _make_exclusive_op_table(measured: Measurements, rows: Frame) -> Sheet:

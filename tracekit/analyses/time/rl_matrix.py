@@ -53,7 +53,7 @@ MAX_COLUMNS = 6
 MAX_SERIES = 12
 """Maximum number of stages in the chart."""
 
-RESIDUAL = "(in no stage)"
+RESIDUAL = "(outside any stage)"
 
 
 def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -404,7 +404,7 @@ def _list_matrix_metrics(cells: Frame, walls: Frame) -> list[Metric]:
         low = high = None
         if len(rest_ns) > 1:
             low, high = float(rest_ns.min()), float(rest_ns.max())
-        metrics.append(Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"))
+        metrics.append(Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "outside any stage, per step"))
     return metrics
 
 

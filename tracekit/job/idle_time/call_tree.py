@@ -397,7 +397,7 @@ def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     labels = make_label_headings(measured)
     by_place = make_sheet(
         "idle_blame",
-        "What held the GPU back",
+        "GPU idle time by call path",
         (
             *labels,
             *parse_headings("""
@@ -417,7 +417,7 @@ def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     headings = [Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds]
     of_kinds = make_sheet(
         "idle_blame_kinds",
-        "What held the GPU back, by kind",
+        "GPU idle time by kind of call",
         (*labels, *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."), *headings),
         by_kind,
     )
@@ -465,7 +465,7 @@ def draw_idle_call_tree(measured: Measurements) -> Chart:
     depths = 1 + max((depth for depth, *_ in marks), default=0)
     return Chart(
         "idle-blame",
-        "What held the GPU back",
+        "GPU idle time by call path",
         "icicle",
         tuple((depth, names[of.tree.frame[node]], low, high) for depth, node, low, high in marks),
         tuple(names),

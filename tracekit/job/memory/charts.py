@@ -23,7 +23,7 @@ from tracekit.process.memory.levels import SNAPSHOT
 MAX_STAGES = 6
 """Most stages with a line of their own in the curve: those with most of its points."""
 
-ALONE, NO_STAGE, OTHERS = "requested", "requested, in no stage", "requested, in other stages"
+ALONE, NO_STAGE, OTHERS = "requested", "requested, outside any stage", "requested, in other stages"
 
 Mark = tuple[int | None, ...]
 

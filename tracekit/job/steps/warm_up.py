@@ -13,7 +13,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame
 
 FIRST, COMPILES = "first_of_window", "compilations"
-_OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"
+_OPENING, _COMPILING = "warm-up", "compiles or loads code"
 _EMPTY, _AHEAD = ("cut off, with next to no device work", "out of step with its device work: the host ran ahead")
 _OPEN = "the last that was recorded, whose end nothing tells"
 INCOMPLETE = "not recorded whole on every rank"
