@@ -122,11 +122,12 @@ def test_thresholds_stand_in_the_record_of_the_one_question_that_judges_the_rule
 
 
 @pytest.mark.parametrize("rule", IDS)
-def test_every_page_says_what_how_why_what_to_try_when_it_errs_and_whence(rule):
-    heads = re.findall(r"^\*\*(.+?)\.\*\* \S", rules.read_rule_page(rule), re.MULTILINE)
-    assert heads == [
-        "What it measures", "Formula", "Why it matters", "What to try", "When it is wrong", "Source",
-    ]  # fmt: skip
+def test_every_page_gives_a_summary_then_cause_measure_fixes_limits_and_source(rule):
+    page = rules.read_rule_page(rule)
+    heads = re.findall(r"^\*\*(.+?)\.\*\* \S", page, re.MULTILINE)
+    assert heads == ["Cause", "How it is measured", "What to try", "When it is wrong", "Source"]
+    _, summary, cause, *_ = page.split("\n\n")
+    assert re.match(r"[A-Z`]", summary) and summary.endswith(".") and cause.startswith("**Cause.**")
 
 
 @pytest.mark.parametrize("rule", IDS)
