@@ -36,7 +36,7 @@ def test_where_only_waiting_is_exposed_the_rule_says_so(tmp_path):
 def test_one_rank_alone_cannot_tell_waiting_apart(tmp_path):
     (found,) = section(tmp_path, exposed_in_update(5)).findings
     assert found.claim == "5.0 % of update_actor is communication that no compute hides"
-    assert found.caveats == ("includes waiting for slower ranks: not told apart here",)
+    assert found.caveats == ("includes an unknown amount of waiting for slower ranks",)
     assert evidence(found) == {"exposed_comm_ratio": 0.05, "overlap_ratio": 0.5}
     assert rules(section(tmp_path / "near", exposed_in_update(4))) == []
 

@@ -95,7 +95,7 @@ def test_the_end_alone_tells_nothing_of_pieces():
         "insufficient data", "no history of allocations was recorded",
     )  # fmt: skip
     growing = pool(moment="end", expandable_count=1)
-    assert verdicts(judged(growing))["fragmentation"] == ("not applicable", "segments grow in place")
+    assert verdicts(judged(growing))["fragmentation"] == ("not applicable", "expandable segments")
     both = {"source": "b", "pid": 8}
     section = judged(growing, end | both, levels=[{}, both])
     assert verdicts(section)["fragmentation"][0] == "insufficient data"

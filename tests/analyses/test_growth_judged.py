@@ -88,9 +88,9 @@ def test_the_number_of_steps_of_the_longest_series_is_told_where_it_is_too_small
 
 def test_steps_of_a_series_that_counts_from_nothing_are_those_after_the_first():
     (verdict,) = profiled((rising(steps=5), {"relative": True})).verdicts
-    assert verdict.reason == "GPU memory: 4 of at least 6 steps after the first, from which levels count"
+    assert verdict.reason == "GPU memory: 4 of at least 6 steps after the first, where levels start"
     (verdict,) = profiled((rising(steps=5), {}), (rising(steps=5), {"relative": True, "rank": 1})).verdicts
-    assert verdict.reason == "GPU memory: 5 of at least 6 steps after the first, from which levels count"
+    assert verdict.reason == "GPU memory: 5 of at least 6 steps after the first, where levels start"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_device_that_is_full_first_decides():
     """Rank 0 grows by 1 MiB with 100 MiB left, rank 1 by 2 MiB with 400 MiB left."""
     one, two = rising(), [level - 311 * MIB for level in rising(2 * MIB)]
     found = only(judged((one, {}), (two, {"rank": 1}), device_memory=max(one) + 100 * MIB))
-    assert "grows by 2.00 MiB per step; the card is full in 100 steps" in found.claim
+    assert "grows by 2.00 MiB per step; the GPU is full in 100 steps" in found.claim
     assert evidence(found)["steps_left"] == 100
 
 
@@ -165,7 +165,7 @@ def test_a_short_recording_is_said_to_be_one():
         found = only(judged((rising(steps=steps), {})))
         assert any("a slow warm-up cannot be told" in caveat for caveat in found.caveats) is short
         assert "the first 3 steps count as warm-up" in found.caveats
-        assert "a cache that fills over many more steps than these looks the same" in found.caveats
+        assert "a cache that fills over many more steps looks the same" in found.caveats
 
 
 def test_at_most_eight_places_are_named():
@@ -239,7 +239,7 @@ def kept(*stacks, levels=(), device_memory=None, **tables):
     return memory_growth.judge(measured, THRESHOLDS)
 
 
-UNTOLD = "a cache or a buffer that is still being filled looks like a leak until it is full"
+UNTOLD = "a cache or buffer that is still being filled looks like a leak"
 
 
 def test_a_stack_that_holds_more_at_every_step_is_named():
@@ -251,7 +251,7 @@ def test_a_stack_that_holds_more_at_every_step_is_named():
         "kept": 3 * MIB, "cohorts": 4, "blocks": 7,
     }  # fmt: skip
     labels = {metric.name: metric.label for metric in found.evidence}
-    assert labels["cohorts"] == "snapshots of which blocks are alive, of 5"
+    assert labels["cohorts"] == "snapshots with live blocks, of 5"
     (place,) = found.places
     assert (place.run, place.rank, place.device, place.name) == ("r", 0, 0, "f < main")
     assert found.caveats[0] == UNTOLD
@@ -278,7 +278,7 @@ def test_snapshots_without_steps_are_counted_as_snapshots():
     assert found.claim == "what train.py:1 f allocates is kept: 1.00 MiB more per snapshot"
     found = only(kept(holding(0, 2, 3, 4, 5, step=None, basis="step")))
     assert found.claim.endswith("1.00 MiB more per step")
-    assert {m.name: m.label for m in found.evidence}["cohorts"] == "steps of which blocks are alive, of 5"
+    assert {m.name: m.label for m in found.evidence}["cohorts"] == "steps with live blocks, of 5"
 
 
 def test_a_site_on_several_devices_is_one_finding_with_the_numbers_of_the_fastest():
@@ -298,7 +298,7 @@ def test_a_stack_that_grows_by_less_and_less_may_be_filling():
     found = only(kept(holding(*slowing)))
     assert found.severity == "info"
     assert found.claim.endswith("; still growing, may be filling: record 8 more snapshots")
-    assert found.caveats == (UNTOLD, "not projected: it grows by less and less")
+    assert found.caveats == (UNTOLD, "not projected: growth slows down")
     failed = [{**SNAPSHOTS, "memory": "device"}]
     assert only(kept(holding(*slowing), out_of_memory=failed)).severity == "info"
 
@@ -321,7 +321,7 @@ def test_a_kept_stack_is_high_where_the_device_is_soon_full(room, severity):
     section = kept(holding(0, *range(2, 11)), levels=requested(*GROWING), device_memory=(109 + room) * MIB)
     found = only(section)
     assert found.severity == severity
-    assert f"; the card is full in {room} steps" in found.claim
+    assert f"; the GPU is full in {room} steps" in found.claim
     assert (evidence(found)["growth"], evidence(found)["steps_left"]) == (MIB, room)
     labels = {metric.name: metric.label for metric in found.evidence}
     assert labels["growth"].startswith("per step, all memory (")
@@ -361,7 +361,7 @@ def test_growth_in_stairs_is_told_with_its_period(height, severity):
     found = only(judged(([GIB + height * MIB * (step // 4) for step in range(13)], {})))
     assert f"grows by {height}.0 MiB every 4 steps" in found.claim
     assert found.severity == severity
-    assert "a cache that fills over many more steps than these looks the same" in found.caveats
+    assert "a cache that fills over many more steps looks the same" in found.caveats
 
 
 def test_of_devices_that_grow_the_fastest_gives_the_words():

@@ -90,7 +90,7 @@ def test_a_silent_host_is_not_judged_without_host_activity_or_marks(monkeypatch)
     monkeypatch.setattr(idle, "_price_silence_abstention", lambda _, run, why: (run, why))
     assert idle._list_host_silence_abstentions(SimpleNamespace(frame=lambda _: captures)) == [
         ("a", "no host activity was recorded"),
-        ("b", "no stage and no counted step is annotated: a host may be silent by design"),
+        ("b", "no stage and no counted step is annotated: a host may pause by design"),
     ]
 
 

@@ -61,7 +61,7 @@ def test_kernels_that_are_all_slower_by_one_factor_are_a_clock(tmp_path):
 def test_where_some_kernels_stay_as_they_are_it_is_more_work(tmp_path):
     """The optimizer's kernel takes as long as elsewhere: rows, not the clock."""
     said = claim(tmp_path, durations={"gemm": 140, "norm": 120, "softmax": 120, "adam": 100})
-    assert said.endswith(": more work, most of it gemm in update_actor")
+    assert said.endswith(": more work, mostly gemm in update_actor")
 
 
 def test_more_calls_are_counted(tmp_path):

@@ -115,7 +115,7 @@ def test_with_the_size_of_the_card_it_says_in_how_many_steps_it_is_full(tmp_path
     folder = run(tmp_path, 8, leaking)
     reserved = 30 * MIB
     found = grown_to(folder, reserved + 200 * MIB)
-    assert found.claim.endswith("1.00 MiB more per step; the card is full in 200 steps")
+    assert found.claim.endswith("1.00 MiB more per step; the GPU is full in 200 steps")
     assert found.severity == "medium"
     left = next(m for m in found.evidence if m.name == "steps_left")
     assert (left.value, left.low, left.high) == (200, 200, 200)
@@ -270,7 +270,7 @@ def test_a_cache_that_fills_more_and_more_slowly_is_no_leak_yet(tmp_path):
     (found,) = findings(run(tmp_path, 8, work))
     assert found.severity == "info"
     assert found.claim.endswith("per step; still growing, may be filling: record 8 more snapshots")
-    assert "not projected: it grows by less and less" in found.caveats
+    assert "not projected: growth slows down" in found.caveats
 
 
 def test_ranks_are_apart_and_share_one_finding(tmp_path):

@@ -57,7 +57,10 @@ def test_a_card_is_near_its_limit_from_nine_tenths_on_and_the_fullest_is_named()
 def test_more_reserved_than_the_card_has_is_a_wrong_size():
     """The other card, which may well be of that size, is judged."""
     section = judged(peak(1, 1001), peak(1, 980, **of_rank(1)))
-    assert verdicts(section)["memory-near-limit"] == ("insufficient data", "more is reserved than the card has (given)")
+    assert verdicts(section)["memory-near-limit"] == (
+        "insufficient data",
+        "reserved memory exceeds the GPU's size (given)",
+    )
     (found,) = section.findings
     assert (evidence(found)["devices"], evidence(found)["reserved_bytes"]) == (1, 980 * MIB)
     assert "memory-near-limit" in verdicts(judged(peak(1, 1001)))
@@ -124,7 +127,7 @@ def test_an_imbalance_cannot_be_judged_of_one_device_nor_of_relative_levels():
     }  # fmt: skip
     two = judged(peak(900), peak(1, relative=True, **of_rank(1)))
     assert verdicts(two)["memory-imbalance"] == (
-        "insufficient data", "levels count from the start of the recording",
+        "insufficient data", "levels are relative to the start of the recording",
     )  # fmt: skip
     two = judged(peak(900), peak(1, **of_rank(1)), card=None)
     assert verdicts(two)["memory-imbalance"] == ("insufficient data", "device size unknown, give --device-memory")

@@ -90,7 +90,7 @@ def test_what_others_hold_is_told_from_capacity_where_the_size_of_the_device_is_
     found = section(report(folder), "out-of-memory")
     (row,) = rows(found, "out_of_memory")
     assert (row["cause"], row["outside_bytes"]) == ("outside", 70 * MIB)
-    assert "others held the device's memory" in found.findings[0].claim
+    assert "other users occupied the device's memory" in found.findings[0].claim
 
 
 def test_capacity_stays_capacity_where_the_device_has_no_more(tmp_path):

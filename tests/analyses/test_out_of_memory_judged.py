@@ -85,8 +85,8 @@ def test_each_cause_of_each_memory_is_a_finding():
 
 def test_a_cause_that_is_not_known_says_why():
     found = only(judged(failed(cause="unknown")))
-    assert found.claim.endswith("and what was free where is not told")
-    assert found.caveats == ("segments that grow in place, or none recorded, leave the pieces untold",)
+    assert found.claim.endswith("and the location of free memory was not recorded")
+    assert found.caveats == ("expandable segments, or no recorded segments: free pieces are unknown",)
     assert {metric.name: metric.value for metric in found.evidence}["outside_bytes"] == 30 * MIB
 
 

@@ -351,7 +351,7 @@ def test_how_the_time_outside_stages_is_known_is_said(walls, state):
     [
         (("gen", "gen"), ("measured", "measured"), "in trace"),
         (("gen", "gen", "gen"), ("log", "measured", "measured"), "2 of 3 in trace; 1 of 3 only in log"),
-        ((rl_matrix.VALIDATION,), ("missing",), "missing (validation, no part of a training step)"),
+        ((rl_matrix.VALIDATION,), ("missing",), "missing (validation, not part of a training step)"),
         ((rl_matrix.VALIDATION, "gen"), ("missing", "missing"), "missing"),
     ],
 )

@@ -162,10 +162,10 @@ def test_a_long_pause_and_unknown_tokens_are_told_of_a_tail():
     (said,) = finding(judged(Generation(*LONG_TAIL, pause=75)), "rollout-tail").caveats
     assert said.startswith(counted)
     (_, said) = finding(judged(Generation(*LONG_TAIL, pause=76)), "rollout-tail").caveats
-    assert said.startswith("one pause between iterations takes 10 % of a generation")
+    assert said.startswith("an idle gap between iterations takes 10 % of a generation")
     steps = Generation(*LONG_TAIL, step=1, pause=0), Generation(*LONG_TAIL, step=2, at=5000, pause=380)
     (_, said) = finding(judged(*steps), "rollout-tail").caveats
-    assert said.startswith("one pause between iterations takes 50 % of a generation")
+    assert said.startswith("an idle gap between iterations takes 50 % of a generation")
     unknown = Generation(*LONG_TAIL, step=2, at=5000, pause=None, decode_tokens=None)
     (_, said) = finding(judged(Generation(*LONG_TAIL, step=1), unknown), "rollout-tail").caveats
     assert said.startswith("tokens were not recorded")
@@ -253,7 +253,7 @@ def test_what_limits_the_times_of_replicas_is_said():
     ends = [Generation((8, 1, wall), replica=n, rank=n, basis="device") for n, wall in ((0, 100), (2, 50))]
     assert finding(judged(*ends), "replica-imbalance").caveats == (
         "ends are those of the last recorded work, on one clock",
-        "without annotated iterations a replica ends with its last op, whatever that was",
+        "without annotated iterations a replica ends with its last op",
         "2 of at least 3 replicas were recorded",
     )
     mixed = Generation((8, 1, 100)), Generation((8, 1, 50), rank=1, basis="device")
@@ -379,17 +379,15 @@ def test_what_limits_what_is_known_of_engines_is_said():
     known = {"busy_ns": 1}
     assert judged(Generation((8, 10, 5), **known)).caveats == ()
     mates = [Generation((8, 10, 5), replica=0, rank=rank, **known) for rank in (0, 1)]
-    assert judged(*mates).caveats == (
-        "processes that ran the very same batches (tensor parallel) are shown as one engine",
-    )
+    assert judged(*mates).caveats == ("processes with the same batches (tensor parallel) are shown as one engine",)
     assert judged(Generation((8, 10, 5), busy_ns=None)).caveats == ("no GPU activity was recorded for some engines",)
     two = Generation((8, 10, 5), **known), Generation((9, 10, 5), rank=1, busy_ns=None)
     assert judged(*two).caveats == ("no GPU activity was recorded for some engines",)
     unknown = Generation((9, 10, 5), rank=1, decode_tokens=None, **known)
     (said,) = judged(Generation((8, 10, 5), **known), unknown).caveats
-    assert said == "where tokens were not recorded, one is assumed for each running request and iteration"
+    assert said == "without recorded tokens, one per running request and iteration is assumed"
     with_ends = judged(Generation((8, 10, 5), **known), Generation((1, 50, 1), rank=1, basis="host"))
-    assert with_ends.caveats == ("engines without annotated iterations are known by their first and last work only",)
+    assert with_ends.caveats == ("engines without annotated iterations are known only by their first and last work",)
     assert judged(Generation((8, 10, 5), **known), elsewhere_count=1200).caveats == (
         "1,200 iterations ran on other threads of their process: not shown",
     )

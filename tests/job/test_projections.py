@@ -40,7 +40,7 @@ def test_the_room_over_the_slope_with_the_ends_of_its_interval():
     """400 MiB are left: 40 steps, at 12 MiB a step 33, at 8 MiB 50."""
     found = project_trend(series(), "strong")
     assert (found.steps, found.soonest, found.latest) == (40, 33, 50)
-    assert found.claim() == "; the card is full in 40 steps (33–50)"
+    assert found.claim() == "; the GPU is full in 40 steps (33–50)"
     (metric,) = found.evidence()
     assert (metric.value, metric.low, metric.high) == (40, 33, 50)
     assert "1,000 MiB, given" in found.why
@@ -67,7 +67,7 @@ def test_what_does_not_clearly_grow_is_not_projected(answer):
     [
         ({"card": None}, "not projected: device size unknown, give --device-memory"),
         ({"taken_bytes": 1001 * MIB}, "not projected: 1,001 MiB were held, more than the card has (1,000 MiB, given)"),
-        ({"relative": True}, "not projected: levels count from the start of the recording"),
+        ({"relative": True}, "not projected: levels are relative to the start of the recording"),
     ],
 )  # fmt: skip
 def test_why_nothing_is_foretold(changes, why):

@@ -176,7 +176,7 @@ def _draw_device_bars_of_run(measured: Measurements, rows: Frame, suffix: str) -
     values = parts[[owners.index(who) for who in names.rows]]
     return Chart(
         f"gpu-time{suffix}",
-        f"What each GPU did{phrase_run(measured, rows.values('run')[0])}",
+        f"GPU activity{phrase_run(measured, rows.values('run')[0])}",
         "bars",
         list_bar_marks(values),
         _SERIES,

@@ -93,7 +93,7 @@ def fill_metric_units(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     names = np.asarray(recorded, object).tolist()
     for name in set(names):
         if name not in METRICS:
-            raise SchemaError(f"metrics: {name!r} is told without its unit and direction")
+            raise SchemaError(f"metrics: {name!r} has no unit and direction")
     kinds = [METRICS[name] for name in names]
     units: list[Unit] = [kind.unit for kind in kinds]
     directions: list[Better] = [kind.better for kind in kinds]

@@ -206,7 +206,7 @@ def _format_markdown_gaps(report: Report) -> str:
         listed = [escape_markdown(gap) for gap in gaps[:12]]
         if len(gaps) > 12:
             listed.append(f"{len(gaps) - 12} more")
-        lines.append(f"**Not analysed:** {' · '.join(listed)}")
+        lines.append(f"**Not analyzed:** {' · '.join(listed)}")
     summary = phrases.summarize_remarks(report.remarks)
     if summary:
         lines.append(f"**Data quality:** {escape_markdown(summary)}")

@@ -317,7 +317,7 @@ def _format_text_gaps(report: Report, options: RenderOptions, width: int) -> lis
     listing = phrases.list_unanswered if options.verbose else phrases.summarize_unanswered
     gaps = listing(report)
     if gaps:
-        lines += _pack_items(["Not analysed: " + gaps[0], *gaps[1:]], " · ", width, hang=2)
+        lines += _pack_items(["Not analyzed: " + gaps[0], *gaps[1:]], " · ", width, hang=2)
     summary = phrases.summarize_remarks(report.remarks)
     if summary:
         if not options.verbose:

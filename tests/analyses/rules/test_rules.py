@@ -127,7 +127,9 @@ def test_every_page_gives_a_summary_then_cause_measure_fixes_limits_and_source(r
     heads = re.findall(r"^\*\*(.+?)\.\*\* \S", page, re.MULTILINE)
     assert heads == ["Cause", "How it is measured", "What to try", "When it is wrong", "Source"]
     _, summary, cause, *_ = page.split("\n\n")
-    assert re.match(r"[A-Z`]", summary) and summary.endswith(".") and cause.startswith("**Cause.**")
+    assert re.match(r"[A-Z`]", summary)
+    assert summary.endswith(".")
+    assert cause.startswith("**Cause.**")
 
 
 @pytest.mark.parametrize("rule", IDS)

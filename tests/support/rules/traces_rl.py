@@ -90,7 +90,7 @@ FIRES: dict[str, Firing] = {
     ),
     # A tenth of the step, but never more than low.
     "redundant-log-prob": Firing(
-        update_of(1), "old_log_prob is computed apart although each step updates on one mini-batch once", "low",
+        update_of(1), "old_log_prob runs as a separate pass although each step has a single update", "low",
         100_000, 0.1, {"old_log_prob_wall": 100_000, "mini_batches": 1},
     ),
     # 19 of 4000 and one of 999, a little less than a quarter of the median. With n - 1 lengths a and one b the sample

@@ -70,7 +70,7 @@ FIRES: dict[str, Firing] = {
     # Own work of 1000, 850 and 850 in each step: (1000 - 900) / 1000. The two wait 15 before ten collectives.
     "rank-imbalance": Firing(
         turns(85),
-        "ranks work unequally long, now one and now another: 10 % less than the longest on average, most of all in update_actor",
+        "ranks work unequally, with a changing slowest rank: 10 % less than the longest on average, most of all in update_actor",
         "high", 150_000, 150 / 1050,
         {"imbalance_ratio": 0.1, "constant_ratio": 1 / 3},
     ),

@@ -34,7 +34,7 @@ COUNTER_LEVELS = Table(
         "name": NAME,
         "sample_count": Column("int64", "Samples taken in it."),
         "sum": Column("Float64", "Their sum, in the counter's own unit."),
-        "max": Column("Float64", "The highest of them."),
+        "max": Column("Float64", "The highest sample."),
         "zero_count": Column("int64", "Samples that are 0."),
     },
 )
@@ -274,7 +274,7 @@ def _label_counter_line(line: Frame, *, several: bool) -> str:
 
 ANALYSIS = Analysis(
     id="counters",
-    title="What did the GPUs' own counters say?",
+    title="What did the GPU hardware counters measure?",
     reads=("counters", "host_ops"),
     writes=(COUNTER_LEVELS, COUNTER_CURVE, "metrics"),
     metrics=("sm_active", "tensor_active"),

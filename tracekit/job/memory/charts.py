@@ -59,7 +59,7 @@ def _draw_curve(measured: Measurements, snapshot: Mapping[str, Any], curve: Fram
         marks += [(len(series) - 1, peak_ns, 0), (len(series) - 1, peak_ns, snapshot["peak_bytes"])]
     caption = "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
     if snapshot["peak_stage"] is not None:
-        caption += f" The peak lies in {snapshot['peak_stage']}."
+        caption += f" The peak is in {snapshot['peak_stage']}."
     return Chart(
         "snapshot-curve",
         f"Memory of {snapshot['who']} over time",
@@ -113,14 +113,14 @@ def _draw_peak_stacks(snapshot: Mapping[str, Any], frames: Frame) -> Chart:
     depths = int(frames["depth"].max()) + 1
     return Chart(
         "peak-stacks",
-        f"Stacks of what is in use at the peak of {snapshot['who']}",
+        f"Stacks of requested memory at the peak of {snapshot['who']}",
         "icicle",
         marks,
         tuple(names),
         ("outermost", *(str(depth) for depth in range(1, depths))),
         unit="bytes",
         x_unit="bytes",
-        caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",
+        caption="Outermost frame first; the width is the memory requested below a frame. Frames of less than 0.2 % are left out.",
     )
 
 

@@ -325,12 +325,12 @@ def _measure_memory_peaks(measured: Measurements) -> tuple[Metric, ...]:
     levels = levels.filter(levels.equals("memory", "device"))
     rows = levels
     columns = [
-        ("peak_requested", "peak_bytes", "most requested on one GPU"),
-        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+        ("peak_requested", "peak_bytes", "peak requested on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "peak reserved on one GPU"),
     ]
     if not len(rows):
         rows = measured.frame("category_peaks")
-        columns = [("peak_tensors", "peak_bytes", "most used by tensors on one device")]
+        columns = [("peak_tensors", "peak_bytes", "peak of tensors on one device")]
     counted_in = ""
     if _evaluate_sound_part(measured, lambda whom: bool(has_pausable(whom, levels).any()), otherwise=False):
         counted_in = " (with pools that may be unmapped)"
@@ -431,7 +431,9 @@ def _measure_stage_busy(measured: Measurements) -> Frame | None:
     return sum_gpu_time_by_stage(measured).select(*STAGE_KEY, "busy_ratio")
 
 
-_SLOWEST_RANK_DOC = "The rank that is busy longest in it, waits in collectives excluded, and its excess over the median of the others."
+_SLOWEST_RANK_DOC = (
+    "The rank that is busy longest in it, waits in collectives excluded, and its excess over the median of the others."
+)
 _SLOWEST_RANK_HEADING = Heading("slowest", "slowest rank", doc=_SLOWEST_RANK_DOC)
 
 WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
