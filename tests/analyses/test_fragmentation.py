@@ -68,7 +68,7 @@ def test_segments_that_grow_in_place_leave_no_pieces_to_look_at(tmp_path):
 
 def test_the_finding_names_what_is_stranded_and_the_largest_piece(tmp_path):
     found = finding(tmp_path, in_pieces())
-    assert found.claim == "12.0 MiB reserved for rank 0, GPU 0 are free in pieces of at most 4.00 MiB"
+    assert found.claim == "12.0 MiB reserved for rank 0, GPU 0 are free only in pieces of at most 4.00 MiB"
     assert found.places[0].rank == 0
     assert found.severity == "medium"
 

@@ -36,7 +36,7 @@ def only(section):
 def test_memory_that_is_free_in_too_small_pieces_is_a_finding():
     found = only(judged(pool(), needless=3))
     assert (found.rule, found.severity) == ("fragmentation", "medium")
-    assert found.claim == "10.0 MiB reserved for rank 0, GPU 0 are free in pieces of at most 11.0 MiB"
+    assert found.claim == "10.0 MiB reserved for rank 0, GPU 0 are free only in pieces of at most 11.0 MiB"
     assert {metric.name: metric.value for metric in found.evidence} == {
         "stranded_bytes": 10 * MIB, "unused_ratio": pytest.approx(0.3), "largest_free_bytes": 11 * MIB,
         "largest_request_bytes": 10 * MIB, "needless_segments": 3,

@@ -155,15 +155,15 @@ def test_the_evidence_is_of_the_fastest_and_p_the_least_of_all():
     assert values["growth"] == pytest.approx(16 * MIB, rel=0.1)
     assert "floor_growth" not in values
     labels = {metric.name: metric.label for metric in found.evidence}
-    assert labels["p"].endswith("without a trend, the least")
-    assert {metric.name: metric.label for metric in alone.evidence}["p"].endswith("without a trend")
+    assert labels["p"].endswith("by chance, the least")
+    assert {metric.name: metric.label for metric in alone.evidence}["p"].endswith("by chance")
     assert evidence(only(profiled((rising(8 * MIB), {}))))["floor_growth"] == 8 * MIB
 
 
 def test_a_short_recording_is_said_to_be_one():
     for steps, short in ((14, True), (15, False)):
         found = only(judged((rising(steps=steps), {})))
-        assert any("a slow warm-up cannot be told" in caveat for caveat in found.caveats) is short
+        assert any("a slow warm-up cannot be separated" in caveat for caveat in found.caveats) is short
         assert "the first 3 steps count as warm-up" in found.caveats
         assert "a cache that fills over many more steps looks the same" in found.caveats
 
@@ -245,7 +245,7 @@ UNTOLD = "a cache or buffer that is still being filled looks like a leak"
 def test_a_stack_that_holds_more_at_every_step_is_named():
     """The first of five steps is warm-up: from 2 to 5 MiB in three steps."""
     found = only(kept(holding(0, 2, 3, 4, 5)))
-    assert found.claim == "what train.py:1 f allocates is kept: 1.00 MiB more per step"
+    assert found.claim == "memory allocated in train.py:1 f is kept: 1.00 MiB more per step"
     assert found.severity == "medium"
     assert {name: evidence(found)[name] for name in ("kept", "cohorts", "blocks")} == {
         "kept": 3 * MIB, "cohorts": 4, "blocks": 7,
@@ -275,7 +275,7 @@ def test_with_three_snapshots_growth_is_low_and_no_warm_up_is_left_out():
 
 def test_snapshots_without_steps_are_counted_as_snapshots():
     found = only(kept(holding(0, 2, 3, 4, 5, step=None)))
-    assert found.claim == "what train.py:1 f allocates is kept: 1.00 MiB more per snapshot"
+    assert found.claim == "memory allocated in train.py:1 f is kept: 1.00 MiB more per snapshot"
     found = only(kept(holding(0, 2, 3, 4, 5, step=None, basis="step")))
     assert found.claim.endswith("1.00 MiB more per step")
     assert {m.name: m.label for m in found.evidence}["cohorts"] == "steps with live blocks, of 5"
@@ -284,7 +284,7 @@ def test_snapshots_without_steps_are_counted_as_snapshots():
 def test_a_site_on_several_devices_is_one_finding_with_the_numbers_of_the_fastest():
     other = {"rank": 1, "pid": 8}
     found = only(kept(holding(0, 2, 3, 4, 5), holding(0, 10, 13, 16, 19, **other), holding(1, 2, 3, 4, 5, rank=2)))
-    assert found.claim == "what train.py:1 f allocates is kept: 3.00 MiB more per step, on 3 devices"
+    assert found.claim == "memory allocated in train.py:1 f is kept: 3.00 MiB more per step, on 3 devices"
     assert evidence(found)["kept"] == 9 * MIB
     assert [place.rank for place in found.places] == [1, 0, 2]
     many = only(kept(*(holding(0, 2, 3, 4, 5, rank=rank) for rank in range(9))))
@@ -350,7 +350,7 @@ def test_of_two_counts_of_a_process_the_one_that_grows_tells_of_its_stack():
 
 def test_growth_that_a_kept_stack_explains_is_told_once():
     section = kept(holding(0, *range(2, 11)), levels=requested(*GROWING))
-    assert "what train.py:1 f allocates" in only(section).claim
+    assert "memory allocated in train.py:1 f" in only(section).claim
     (alone,) = kept(levels=requested(*GROWING)).findings
     assert "grows by 1.00 MiB per step" in alone.claim
 

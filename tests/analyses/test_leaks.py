@@ -95,7 +95,7 @@ def test_the_site_that_keeps_a_block_of_every_step_is_named(tmp_path):
 
 def test_the_finding_names_site_growth_and_rank_and_is_the_only_one(tmp_path):
     (found,) = findings(run(tmp_path, 8, leaking))
-    assert found.claim == "what job/train.py:4 keep allocates is kept: 1.00 MiB more per step"
+    assert found.claim == "memory allocated in job/train.py:4 keep is kept: 1.00 MiB more per step"
     assert found.severity == "medium"
     assert [(p.rank, p.device, p.name) for p in found.places] == [(0, 0, "job/train.py:4 keep")]
     evidence = {m.name: m.value for m in found.evidence}
@@ -147,7 +147,7 @@ def test_files_without_rank_process_or_step_in_their_names_are_not_one_process(t
     found = measured(tmp_path)
     assert find_kept_stacks(found, LIMIT) == []
     section = leaks.judge(found, load_default_thresholds())
-    assert (section.status, "of one process" in section.reason) == ("skipped", True)
+    assert (section.status, "process and order" in section.reason) == ("skipped", True)
 
 
 def test_a_leak_too_small_to_matter_is_listed_and_no_finding(tmp_path):

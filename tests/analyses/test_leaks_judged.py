@@ -66,7 +66,7 @@ def test_without_snapshots_there_is_no_section():
     [
         ([{}, {}], "2 memory snapshots of one process in order of time, of at least 3 (better 8)"),
         ([{}], "1 memory snapshots of one process in order of time, of at least 3 (better 8)"),
-        ([{"window": None}] * 4, "nothing tells that the snapshots are of one process, or their order "),
+        ([{"window": None}] * 4, "the process and order of the snapshots are unknown "),
     ],
 )
 def test_too_few_snapshots_of_one_process_are_not_compared(windows, reason):

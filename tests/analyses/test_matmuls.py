@@ -161,7 +161,7 @@ def test_without_an_aligned_product_beside_it_half_of_its_time_is_taken_for_lost
     (found,) = found_by(report, "unaligned-gemm")
     assert (found.recoverable_ns, found.recoverable_ratio) == (500_000, pytest.approx(0.5))
     assert found.places[0].name == "aten::mm 8×25×64 BFloat16"
-    assert "taken to be 2 times as fast" in found.caveats[0]
+    assert "assumed to be 2 times as fast" in found.caveats[0]
 
 
 def test_an_odd_number_of_tokens_is_no_unaligned_size(tmp_path):
@@ -240,7 +240,7 @@ def test_what_the_products_themselves_gain_is_told_beside_what_is_between_them(t
     """30 of 1,000 between them; the softmax reads and writes the scores as the products do: 30 more."""
     (found,) = unfused(tmp_path, attention(30))
     assert found.recoverable_ns == 60_000
-    assert found.caveats[0] == "30.0 µs of it are time of the two products, which write and read the scores"  # fmt: skip
+    assert found.caveats[0] == "30.0 µs of the saving is time of the two products, which also write and read the scores"  # fmt: skip
 
 
 def test_a_softmax_whose_shape_does_not_fit_is_no_attention(tmp_path):

@@ -145,7 +145,7 @@ def test_the_headline_is_the_highest_peak_of_any_gpu():
     assert [(m.name, m.value, m.better) for m in section.metrics] == [
         ("peak_allocated", 9 * MIB, "lower"), ("peak_reserved", 70 * MIB, "lower"),
     ]  # fmt: skip
-    assert section.metrics[0].label == "most allocated on one GPU"
+    assert section.metrics[0].label == "peak allocated on one GPU"
     (metric,) = judged(peak(9)).metrics
     assert metric.name == "peak_allocated"
     assert judged(peak(9, device_type=0, device=-1)).metrics == ()
@@ -185,12 +185,12 @@ def test_several_files_of_a_process_are_one_row_with_the_highest_of_each():
     ("rows", "caveats"),
     [
         ([peak(5)], []),
-        ([peak(5), peak(4, relative=True, **of_rank(1))], ["levels marked relative count from the start"]),
-        ([peak(5, device_type=SNAPSHOT)], ["levels of snapshots are bytes as requested"]),
+        ([peak(5), peak(4, relative=True, **of_rank(1))], ["relative levels start at 0 with the recording"]),
+        ([peak(5, device_type=SNAPSHOT)], ["levels of snapshots are requested bytes"]),
         ([peak(5, unsound_count=1), peak(5, unsound_count=2, **of_rank(1))], ["3 samples have no size"]),
         (
             [peak(5, omitted_stage_count=1), peak(5, omitted_stage_count=4, **of_rank(1))],
-            ["a source has 4 more stages than are followed one by one"],
+            ["a source has 4 more stages than the limit"],
         ),
     ],
 )

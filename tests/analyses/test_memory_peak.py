@@ -324,7 +324,7 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
     assert highest[outside] == 4 * MIB  # where gen ends and the next stretch begins
     broken = [curve.series[m[0]] for m in curve.marks if m[2] is None]
     assert broken[-1] == outside  # the line of the update ends with the curve
-    assert curve.caption.endswith("The peak lies in update_actor.")
+    assert curve.caption.endswith("The peak is in update_actor.")
 
 
 def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):

@@ -122,7 +122,7 @@ def test_of_many_stages_the_longest_are_told_and_the_others_counted(tmp_path):
 def test_a_single_step_repeats_nothing(tmp_path):
     section = judged(write_run(tmp_path / "a", [100]))
     assert (section.status, section.sheets) == ("skipped", ())
-    assert "single step" in section.reason
+    assert "one counted step" in section.reason
 
 
 def test_no_step_at_all_is_skipped(tmp_path):

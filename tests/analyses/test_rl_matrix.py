@@ -91,7 +91,7 @@ def test_without_a_log_nothing_is_called_not_applicable(tmp_path):
     write(tmp_path / verl(1), grpo())
     found = result(tmp_path)
     assert {s for by_step in states(found).values() for s in by_step.values()} == {"measured"}
-    assert any("no driver's log" in text for text in section(found.report, "rl-matrix").caveats)
+    assert any("no driver log" in text for text in section(found.report, "rl-matrix").caveats)
     assert section(found.report, "driver-log").status == "skipped"
 
 
@@ -196,7 +196,7 @@ def test_the_count_of_a_profiler_joins_no_step_of_the_log(tmp_path):
     write_log(tmp_path, {1: {"gen": 5.0}, 2: {"gen": 1.0}, 3: {"gen": 2.0}})
     found = result(tmp_path)
     assert by_stage(found.report, "rl-matrix", "not_measured", "in log")["gen"] == 2_000_000_000
-    assert any("do not say which steps" in t for t in section(found.report, "rl-matrix").caveats)
+    assert any("do not identify their steps" in t for t in section(found.report, "rl-matrix").caveats)
 
 
 def test_timers_within_one_another_count_once(tmp_path):
@@ -248,7 +248,7 @@ def test_a_run_without_a_gpu_reads_as_one(tmp_path):
     write(tmp_path / verl(1), grpo())
     report = result(tmp_path).report
     text = tracekit.render(report, "md")
-    mine = text[text.index("Which role and stage") :].split("</details>")[0]
+    mine = text[text.index("Which role, stage and rank") :].split("</details>")[0]
     assert "GPU" not in mine
 
 

@@ -102,7 +102,7 @@ def test_a_sync_of_little_time_counts_where_it_is_far_slower_than_its_transfers(
     found = findings(tmp_path, synced(4_000_000, dur, whole=40_000), "weight-sync")
     assert bool(found) == fires
     if fires:
-        assert "25 % of the best rate" in found[0].claim
+        assert "25 % of the fastest transfer" in found[0].claim
         assert found[0].recoverable_ns == 1_000_000 - dur * 1000
 
 
@@ -150,7 +150,7 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
     assert mine["size_bytes"].to_dict() == {"gen": MIB, "-": 0}
     report = result(tmp_path).report
     shares = {(r["stage"], r["direction"]): r["exposed"] for r in rows(report, "transfers", "host_copies")}
-    assert shares[("gen", "HtoD")] == 30_000
+    assert shares[("gen", "H2D")] == 30_000
     (finding,) = [f for f in report.findings if f.rule == "offload"]
     assert finding.recoverable_ns == 20_000  # without the 30 of the pageable copy
     assert any("pageable" in text for text in finding.caveats)

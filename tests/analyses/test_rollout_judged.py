@@ -158,7 +158,7 @@ def test_the_most_iterations_of_any_engine_are_told():
 
 
 def test_a_long_pause_and_unknown_tokens_are_told_of_a_tail():
-    counted = "counted as if the few requests of the tail ran beside others"
+    counted = "assumes that the tail's few requests run in full batches"
     (said,) = finding(judged(Generation(*LONG_TAIL, pause=75)), "rollout-tail").caveats
     assert said.startswith(counted)
     (_, said) = finding(judged(Generation(*LONG_TAIL, pause=76)), "rollout-tail").caveats
@@ -195,7 +195,7 @@ def replicas(*walls, step=None, at=0):
 def test_replicas_that_wait_for_the_last_one_are_told():
     """Ends at 100, 60 and 50: 90 of 300 are waited, which on average is 30 earlier."""
     found = finding(judged(*replicas(60, 100, 50), step_ns=300), "replica-imbalance")
-    assert found.claim == "replicas are idle for 30 % of generation: the last is replica 1"
+    assert found.claim == "replicas are idle for 30 % of generation; the last one is replica 1"
     assert evidence(found) == {"bubble_ratio": 0.3, "behind_median": 40, "replicas": 3}
     assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (30, 0.1, "high")
     (place,) = found.places
@@ -212,7 +212,7 @@ def test_replicas_are_averaged_over_steps_and_the_last_need_not_be_the_same():
     """Bubbles of 25 and 5 %: 15 % in all; 25 and 5 would be saved."""
     section = judged(*replicas(100, 50, step=1), *replicas(90, 100, step=2, at=1000))
     found = finding(section, "replica-imbalance")
-    assert found.claim.endswith("the last is not always the same (replica 0, replica 1)")
+    assert found.claim.endswith("the last one is not always the same (replica 0, replica 1)")
     assert evidence(found) == {"bubble_ratio": 0.15, "behind_median": 15, "replicas": 2}
     assert found.recoverable_ns == 15
     assert [(place.step, place.name) for place in found.places] == [(1, "replica 0"), (2, "replica 1")]
@@ -278,7 +278,7 @@ def slow_first(*shape, **more):
 def test_first_iterations_are_compared_with_later_ones_of_their_batch():
     """3 of 30 take 13 instead of 10."""
     found = finding(slow_first((8, 13, 3), (8, 10, 27), step_ns=90), "slow-first-iterations")
-    assert found.claim == "the first 10 % of decode iterations take 1.30 times what later ones of equal batch take"
+    assert found.claim == "the first 10 % of decode iterations take 1.30 times as long as later ones of equal batch"
     assert evidence(found) == {"first_over_later": 1.3, "first_pace": 13, "generations": 1}
     assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (9, 0.1, "high")
     assert "slow-first-iterations" not in rules(slow_first((8, 129, 3), (8, 100, 27)))

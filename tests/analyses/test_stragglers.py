@@ -119,7 +119,7 @@ def alike(slow, ranks=16, steps=3):
 def test_equal_stragglers_are_named_together(tmp_path):
     """Four of 16 that come last at once: none of them alone is the last of any collective; the others wait 20 ten times."""
     (found,) = findings(measured_of(tmp_path, alike(4)), "straggler")
-    assert found.claim.startswith("ranks 12–15 keep the others waiting: 200 µs per step, most of it in update_actor")  # fmt: skip
+    assert found.claim.startswith("ranks 12–15 keep the others waiting: 200 µs per step, mostly in update_actor")  # fmt: skip
     assert found.recoverable_ns == 200_000
     evidence = {metric.name: (metric.value, metric.label) for metric in found.evidence}
     # The same four of 16 in three steps; sets of four have 1 in 2^4 of the certainty, all three steps three quarters.
@@ -193,7 +193,7 @@ def in_two_stages():
 def test_the_stage_named_is_that_of_most_of_the_work_beyond(tmp_path):
     """60 of it in `gen`, 140 in `update_actor`."""
     (found,) = findings(measured_of(tmp_path, in_two_stages()), "straggler")
-    assert found.claim.startswith("rank 2 keeps the others waiting: 200 µs per step, most of it in update_actor")
+    assert found.claim.startswith("rank 2 keeps the others waiting: 200 µs per step, mostly in update_actor")
     told = {metric.name: (metric.value, metric.label) for metric in found.evidence}
     assert told["late_ns"] == (200_000, "later than the others, per step")
     assert told["without_ns"] == (800_000, "step without it")

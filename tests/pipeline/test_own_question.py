@@ -85,7 +85,7 @@ def test_one_that_fails_is_named_with_its_line_and_loses_nothing_else(profile, t
     ("text", "problem"),
     [
         ("x = ", "mine.py: it cannot be loaded: SyntaxError"),
-        ("x = 1", "mine.py: it holds no question"),
+        ("x = 1", "mine.py: it contains no question"),
         (EXAMPLE.read_text().replace('"named-time"', '"steps"'), "there is a question 'steps' already"),
         (EXAMPLE.read_text().replace('"named_times",\n    "one', '"kernels",\n    "one'), "a table 'kernels' already"),
     ],

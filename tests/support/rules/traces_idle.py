@@ -43,7 +43,7 @@ FIRES: dict[str, Firing] = {
     ),
     # 30 of 1000 between the end of one stage and the first kernel of the next.
     "stage-edge-idle": Firing(
-        between_stages(), "GPUs are idle 30.0 µs per step between stages, most of it from old_log_prob to update_actor",
+        between_stages(), "GPUs are idle 30.0 µs per step between stages, mostly from old_log_prob to update_actor",
         "medium", 30_000, 0.03,
         {"edge_idle_ns": 30_000, "largest_edge_ns": 30_000, "unseen_ns": 30_000},
     ),

@@ -119,7 +119,7 @@ FIRES: dict[str, Firing] = {
     # 50 of 1,000; 25,600 FLOPs at 1,024 a µs are 25 µs: 25 of 50 are lost.
     "unaligned-gemm": Firing(
         sized(50),
-        "5.0 % of the time of matrix products goes to unaligned sizes: aten::mm 8×25×64 BFloat16 most of all",
+        "5.0 % of the time of matrix products is spent on unaligned sizes: aten::mm 8×25×64 BFloat16 most of all",
         "low", 25_000, 0.025,
         {"unaligned_ratio": 0.05, "unaligned_ns": 50_000},
     ),

@@ -83,7 +83,7 @@ FIRES: dict[str, Firing] = {
     ),
     # Two copies of 1.5 ms in a step of 100 ms, after the compute; 30 MiB in 1.5 ms each.
     "offload": Firing(
-        offload_of(1_500), "copies between GPU and host memory stand alone for 3.0 % of the step", "medium",
+        offload_of(1_500), "exposed H2D/D2H copies take 3.0 % of the step", "medium",
         3_000_000, 0.03,
         {"exposed_ns": 3_000_000, "htod_bytes": 30 * MIB, "dtoh_bytes": 30 * MIB,
          "htod_gb_per_s": 30 * MIB / 1_500_000, "dtoh_gb_per_s": 30 * MIB / 1_500_000, "pageable_bytes": 0},

@@ -338,7 +338,7 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
         worst, ratio = rows[0], rows[0]["share"]
         stage = _name_stage(worst["reserved_stage"], worst["role"])
         during = "" if stage is None else f" during {stage}"
-        card_label = f"card, {worst['card_origin']}"
+        card_label = f"GPU memory, {worst['card_origin']}"
         yield Finding(
             "memory-near-limit",
             "high" if ratio >= limit["high_ratio"] else "medium",
@@ -400,7 +400,7 @@ def _judge_memory_imbalance(
                 make_evidence_metric("skew_ratio", skew, "above the median device"),
                 make_evidence_metric("peak_bytes", top["peak_bytes"], "its peak"),
                 make_evidence_metric("median_bytes", round(middle), "median peak", better="neither"),
-                make_evidence_metric("card_ratio", filled, "its peak, share of the GPU"),
+                make_evidence_metric("card_ratio", filled, "its peak, share of GPU memory"),
             ),
             (_place_allocator(top, top["source"], top["peak_stage"]),),
             caveats=("the first and last pipeline stages need more by design",),
@@ -424,9 +424,9 @@ def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
             peak_op | in op | text | Innermost op that ran at the peak.
             peak_step | in step | id
             reserved_peak_bytes | peak reserved | bytes | Peak of the caching allocator's reserved memory.
-            card_bytes | card | bytes | All memory of the device.
-            card_ratio | reserved of card | ratio
-            card_origin | size of card | text | Its origin.
+            card_bytes | GPU memory | bytes | Total memory of the device.
+            card_ratio | reserved of GPU | ratio
+            card_origin | known from | text | Its origin.
             basis | levels | text | relative: counted from the start of the recording.
         """),
     )

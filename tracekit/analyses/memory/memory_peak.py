@@ -283,9 +283,9 @@ def _headline_peak(top: Mapping[str, Any], sites: Frame) -> Iterator[Metric]:
     yield Metric("peak_requested", total, "bytes", "lower", label="peak requested on one GPU")
     if total:
         if card is not None:
-            yield make_evidence_metric("card_ratio", total / card, f"of the card ({format_quantity(card, 'bytes')}, {top['card_origin']})")
+            yield make_evidence_metric("card_ratio", total / card, f"of GPU memory ({format_quantity(card, 'bytes')}, {top['card_origin']})")
             if reserved is not None:
-                yield make_evidence_metric("reserved_ratio", reserved / card, "peak reserved, share of the GPU")
+                yield make_evidence_metric("reserved_ratio", reserved / card, "peak reserved, share of GPU memory")
         named = int(sites["size_bytes"][sites.is_in("kind", ("user", "library"))].sum())
         yield make_evidence_metric("named_ratio", named / total, "requested by a known line of Python", better="higher")
     # fmt: on
@@ -319,12 +319,12 @@ def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
             who | process
             source | snapshot
             peak_bytes | peak requested | bytes | Most requested and not freed at one time.
-            card_ratio | requested of card | ratio | Of all memory of the device.
+            card_ratio | requested of GPU | ratio | Of the device's total memory.
             peak_step | in step | id
             stage | in stage
             peak_reserved_bytes | reserved then | bytes
             reserved_peak_bytes | peak reserved | bytes
-            reserved_ratio | reserved of card | ratio | Of all memory of the device.
+            reserved_ratio | reserved of GPU | ratio | Of the device's total memory.
             end_requested_bytes | requested at the end | bytes
             rounding_bytes | rounding at the end | bytes | Allocated (as the allocator rounds it up) less requested.
             base_bytes | before the recording | bytes | Requested before the first entry.

@@ -168,7 +168,7 @@ def _report_failures(measured: Measurements, failures: Frame, leaks: Sequence[Ke
             "largest_free_bytes": "largest free piece there",
         }
         if row["card_bytes"] is not None:
-            labels["card_bytes"] = f"card, {row['card_origin']}"
+            labels["card_bytes"] = f"GPU memory, {row['card_origin']}"
         if row["outside_bytes"] is not None:
             labels["outside_bytes"] = "used by others"
         place = {name: row[name] for name in ("run", "source", "role", "rank", "device", "step", "stage")}
@@ -203,8 +203,8 @@ def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
             free_bytes | free in its pool | bytes | Reserved in the pool and stream of the request and not in use.
             largest_free_bytes | largest piece | bytes
             given_back_bytes | given back before | bytes | Cache that the allocator returned to the driver to serve it.
-            card_bytes | card | bytes | All memory of the device.
-            card_origin | size of card | text | Its origin.
+            card_bytes | GPU memory | bytes | Total memory of the device.
+            card_origin | known from | text | Its origin.
             outside_bytes | used by others | bytes | GPU memory less reserved and free memory.
             site | place in the program
             source | snapshot

@@ -171,7 +171,7 @@ def _report_allocator_calls(
     return Finding(
         "allocator-calls",
         severity,
-        f"steady steps call the driver for memory {steady_interruption.calls:,.1f} times each"
+        f"steady steps call the driver for memory {steady_interruption.calls:,.1f} times per step"
         + phrase_run(measured, late.values("run")[0]),
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
