@@ -79,7 +79,7 @@ def test_each_cause_of_each_memory_is_a_finding():
     section = judged(failed(), failed(cause="fragmentation"), failed(), failed(**other), card=60, levels=levels)
     assert [found.claim.split(":")[0] for found in section.findings] == [
         "rank 0, GPU 0 ran out of memory (OOM), 2 times", "rank 0, GPU 0 ran out of memory (OOM)",
-        "rank 1, GPU 0 ran out of memory",
+        "rank 1, GPU 0 ran out of memory (OOM)",
     ]  # fmt: skip
 
 

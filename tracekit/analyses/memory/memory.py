@@ -345,7 +345,7 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
             f"{worst['memory']} of {worst['who']} has {format_quantity(ratio, 'ratio')} of its memory reserved{during}{where}",
             "lower gpu_memory_utilization of the rollout engine (KV cache), the micro-batch or tokens per GPU of that stage, or offload unused state",
             (
-                make_evidence_metric("reserved_ratio", ratio, "of the card"),
+                make_evidence_metric("reserved_ratio", ratio, "of GPU memory"),
                 make_evidence_metric("reserved_bytes", worst["reserved_peak_bytes"], "reserved"),
                 make_evidence_metric("card_bytes", worst["card_bytes"], card_label, better="neither"),
                 Metric("devices", len(near), "count", label="devices above the limit"),

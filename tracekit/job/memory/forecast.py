@@ -100,13 +100,13 @@ def _project_full(item: Series, slope: Slope) -> Projection:
     room = item.card.size_bytes - item.taken_bytes
     if room < 0:
         basis = format_quantity(item.taken_bytes, "bytes")
-        return Projection(why=f"not projected: {basis} were held, more than the card has ({item.card.description})")
+        return Projection(why=f"not projected: {basis} exceed GPU memory ({item.card.description})")
     if slope.per_x <= 0:
         return Projection(why="not projected: it does not grow from pair to pair")
-    basis = "most reserved" if item.cached else "peak in use (reserved memory is unknown)"
+    basis = "peak reserved" if item.cached else "peak in use, because reserved memory is unknown"
     why = (
-        f"full means: the card ({item.card.description}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
-        "sooner if others on the device grow or free pieces are too small, later if cached memory is used again"
+        f"room left: GPU memory ({item.card.description}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
+        "full sooner if other users of the device grow or free pieces are too small, later if cached memory is reused"
     )
     latest = int(room / slope.low) if slope.low > 0 else None
     return Projection(int(room / slope.per_x), int(room / slope.high), latest, why)
