@@ -128,7 +128,7 @@ def test_over_processes_bytes_and_times_are_added_before_they_are_divided(tmp_pa
 def test_rows_come_by_time(tmp_path):
     rows = [memcpy(HTOD, 0, 1, 9), memset(5, 8, 1), memcpy("Memcpy DtoD (Device -> Device)", 20, 3, 1)]
     assert [row["direction"] for row in sheet(tmp_path, {"rank0.json": rows})] == [
-        "memset", "D2D", "H2D",
+        "memset", "DtoD", "HtoD",
     ]  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
     assert mine["size_bytes"].to_dict() == {"gen": MIB, "-": 0}
     report = result(tmp_path).report
     shares = {(r["stage"], r["direction"]): r["exposed"] for r in rows(report, "transfers", "host_copies")}
-    assert shares[("gen", "H2D")] == 30_000
+    assert shares[("gen", "HtoD")] == 30_000
     (finding,) = [f for f in report.findings if f.rule == "offload"]
     assert finding.recoverable_ns == 20_000  # without the 30 of the pageable copy
     assert any("pageable" in text for text in finding.caveats)

@@ -178,8 +178,8 @@ TOLD_TWICE = {
     "offload": (
         "host_copies",
         lambda rows: {
-            "htod_bytes": column(rows, "size_bytes", direction="H2D"),
-            "dtoh_bytes": column(rows, "size_bytes", direction="D2H"),
+            "htod_bytes": column(rows, "size_bytes", direction="HtoD"),
+            "dtoh_bytes": column(rows, "size_bytes", direction="DtoH"),
         },
     ),
     "small-collectives": (

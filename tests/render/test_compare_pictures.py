@@ -194,7 +194,7 @@ def test_verdicts_differ_in_shape_as_in_colour():
 def test_dots_tell_run_step_and_time_and_hollow_ones_that_they_do_not_count():
     root = drawn(build_steps_chart(FOUND))
     told = tips(root)
-    assert "before_run1 · 1: 99.00 ms, does not count" in told
+    assert "before_run1 · 1: 99.00 ms, left out" in told
     assert "before_run1 · 2: 100.0 ms" in told
     assert "before_run1: mean 100.5 ms" in told  # 100 and 101: the first does not count
     hollow = [p for p in root.iter(f"{NS}path") if "hollow" in (p.get("class") or "").split()]

@@ -284,7 +284,7 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
     ((time, share),) = phrases.format_savings([finding])
     gain = "no time to win back"
     if finding.recoverable_ns is not None:
-        gain = f"up to {time} ({share}) per step"
+        gain = f"max saving {time} ({share}) per step"
     lines = [f"{numbered.number}. {finding.rule} · {finding.severity} · {gain}", finding.claim]
     if finding.evidence:
         lines.append("evidence: " + "; ".join(phrases.format_metric(metric) for metric in finding.evidence))

@@ -246,7 +246,7 @@ def _align_row_clocks(measured: Measurements, rows: Frame) -> tuple[Frame, str]:
     begin = rows["ts_ns"] - moved_ns[clocks.number]
     if not compared and not has_epoch_times(measured, rows):
         first = rows.group_by("who").each(min_of(begin))
-        note = "Clocks cannot be compared: every row begins at its own zero."
+        note = "Clocks cannot be compared: every row starts at its own zero."
     else:
         first = begin.min()
         names = owners.with_columns(who=_name_row_processes(owners)).values("who")

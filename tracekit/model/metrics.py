@@ -72,7 +72,7 @@ METRICS: Mapping[str, MetricKind] = {
     "device_end_allocated": MetricKind("allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"),
     "device_end_reserved": MetricKind("reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"),
     "device_end_stranded": MetricKind("stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"),
-    "driver_peak_allocated": MetricKind("peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"),
+    "driver_peak_allocated": MetricKind("peak from the driver", "bytes", "lower", "max", exact=True, pieces="max"),
     "host_peak_allocated": MetricKind("host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"),
     "host_peak_reserved": MetricKind("host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"),
     "out_of_memory": MetricKind("times out of memory", "count", "lower", "sum", exact=True),

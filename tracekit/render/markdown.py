@@ -41,7 +41,7 @@ def render_markdown(report: Report, options: RenderOptions) -> str:
         blocks.append(("overview", [format_markdown_table(report.overview, options.overview_rows)]))
     blocks.append(make_caveats_block(report))
     blocks += _make_finding_blocks(report, options)
-    blocks.append(("not analysed", [_format_markdown_gaps(report)]))
+    blocks.append(("not analyzed", [_format_markdown_gaps(report)]))
     blocks += [(section.title, make_section_choices(section, options)) for section in report.sections]
     blocks.append(("data quality", [_format_markdown_remarks(report)]))
     return join_within_limit(blocks)
@@ -178,7 +178,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
         time, share = (escape_markdown(text) for text in amount)
-        head += f" — up to **{time}** per step ({share})"
+        head += f" — max saving **{time}** per step ({share})"
     lines = [f"{head}<br>", f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}"]
     if finding.advice:
         lines.append(f"   <br>→ {escape_markdown(finding.advice)}")

@@ -80,7 +80,7 @@ def _summarize_notebook_finding(finding: Finding) -> str:
     """Summarize a finding: the rule, its saving, the claim."""
     gain = ""
     if finding.recoverable_ns is not None:
-        gain = f"up to {format_quantity(finding.recoverable_ns, 'ns')} per step"
+        gain = f"max saving {format_quantity(finding.recoverable_ns, 'ns')} per step"
     return " · ".join(part for part in (finding.rule, gain, phrases.format_claim(finding)) if part)
 
 

@@ -164,7 +164,7 @@ def format_claim(finding: Finding) -> str:
 
 
 def list_unanswered(report: Report) -> list[str]:
-    """List what was not analysed and why: gaps named by the report, and sections without an answer."""
+    """List the gaps named by the report, and the sections without an answer, with reasons."""
     return [*_list_report_gaps(report), *_group_sections_by_reason(report, ("failed", "skipped"))]
 
 

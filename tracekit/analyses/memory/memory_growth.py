@@ -99,7 +99,7 @@ def _headline_slopes(all_series: Sequence[Series]) -> Iterator[Metric]:
         if slopes:
             middle = float(np.median([slope.per_x for slope in slopes]))
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
-            what = "" if all(s.logged for s in of_kind) else "the least "
+            what = "" if all(s.logged for s in of_kind) else "minimum "
             text = f"growth of {what}{kind} memory per step, median over processes"
             name = f"{kind.lower()}_floor_slope"
             yield Metric(name, round(middle), "bytes", "lower", round(low), round(high), text)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
-from tracekit.job.report.copy_directions import DIRECTION_TITLES, title_directions
+from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_recorded_steps_of_processes, count_steps_of_processes
@@ -145,7 +145,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
-            direction | direction
+            direction | direction | text | HtoD is H2D, DtoH is D2H, DtoD is D2D, PtoP is P2P.
             memory | memory
             count | count | count
             size_bytes | moved | bytes | Σ over all processes and steps, of copies whose size is recorded.
@@ -156,7 +156,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         """),
     )
     return ANALYSIS.answered(
-        sheets=lambda: (make_sheet("copies", "Copies by direction", headings, title_directions(pooled)),),
+        sheets=lambda: (make_sheet("copies", "Copies by direction", headings, pooled),),
         findings=tuple(_find_pageable_copies(measured, pooled, thresholds)),
     )
 

@@ -458,7 +458,7 @@ def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, mo
 
 ANALYSIS = Analysis(
     id="imbalance",
-    title="Do the ranks work equally long?",
+    title="Is the work balanced across ranks?",
     bases={"rank-imbalance": "modelled"},
     reads=(),
     rests_on=("arrivals", "captures", "collectives", "segments"),

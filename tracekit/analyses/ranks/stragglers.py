@@ -166,7 +166,7 @@ def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> S
     )
     return make_sheet(
         "waits",
-        "Who is waited for",
+        "Ranks that the others wait for",
         headings,
         rows,
         caption="Time in which a rank could only wait for the last rank of a collective.",

@@ -12,7 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.frames import UNIT, divide_or_none, make_label_headings, name_stages, phrase_run
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
-from tracekit.job.report.copy_directions import DIRECTION_TITLES, title_directions
+from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
@@ -333,7 +333,7 @@ def _sum_host_copies(measured: Measurements) -> Frame:
 def _make_host_copy_table(measured: Measurements, copies: Frame) -> Sheet:
     """Make the table of copies by stage and direction, most exposed first."""
     copies = copies.sort("exposed_ns", "size_bytes", descending=["exposed_ns", "size_bytes"])
-    copies = title_directions(copies).with_columns(
+    copies = copies.with_columns(
         canonical=texts([stage or "(outside any stage)" for stage in copies.values("canonical")]),
         **{name: _round_to_tenths(copies[name]) for name in ("size_bytes", "count", "busy_ns", "exposed_ns")},
     )
@@ -341,7 +341,7 @@ def _make_host_copy_table(measured: Measurements, copies: Frame) -> Sheet:
         *make_label_headings(measured),
         *parse_headings("""
             canonical | stage
-            direction | direction
+            direction | direction | text | HtoD is H2D, DtoH is D2H.
             memory | memory
             size_bytes | moved | bytes | Per step and GPU.
             busy_ns | time | ns | During which any of them runs, per step and GPU.

@@ -398,7 +398,7 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
 
 ANALYSIS = Analysis(
     id="host",
-    title="In how many pieces does the host do its work?",
+    title="How many ops and launches does the host run?",
     bases={"launch-bound": "bound"},
     reads=("host_ops", "device_ranges"),
     writes=(HOST_COUNTS, "metrics"),

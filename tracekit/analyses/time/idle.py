@@ -266,7 +266,7 @@ def _make_idle_cause_table(measured: Measurements, shares: Frame) -> Sheet:
     )
     return make_sheet(
         "idle_causes",
-        "Idle GPU time by cause",
+        "GPU idle time by cause",
         (
             *make_label_headings(measured),
             *parse_headings("""
@@ -343,7 +343,7 @@ def _draw_idle_causes(measured: Measurements) -> Chart:
     names = tuple(join_phrase(window.role, window.name) for window in drawn_windows)
     return Chart(
         "idle-causes",
-        "Idle GPU time per step, by cause",
+        "GPU idle time per step, by cause",
         "bars",
         marks,
         tuple(CAUSE_TITLES[cause][0] for cause in series),
@@ -365,7 +365,7 @@ def _draw_gap_lengths(measured: Measurements) -> Chart:
     )
     return Chart(
         "idle-gaps",
-        "Idle GPU time by length of gap",
+        "GPU idle time by length of gap",
         "histogram",
         marks,
         tuple(CAUSE_TITLES[cause][0] for cause in series),

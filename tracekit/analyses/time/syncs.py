@@ -165,7 +165,7 @@ def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
         ),
         table,
         max_rows=100,
-        caption="The time in a call costs nothing while the GPU works. The idle time after it does.",
+        caption="A call costs nothing while the GPU works; the idle time after it does.",
     )
 
 

@@ -260,7 +260,7 @@ def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
             tuple(_label_counter_line(line, several=several) for line in lines[:CHART_SERIES]),
             unit="",
             caption="Mean of each stretch of time, in the counter's own unit."
-            + ("" if one_clock else " Clocks cannot be compared: every line begins at its own zero."),
+            + ("" if one_clock else " Clocks cannot be compared: every line starts at its own zero."),
             omitted=sum(len(line) for line in lines[CHART_SERIES:]),
         )
 

@@ -177,7 +177,7 @@ def _list_curve_marks(measured: Measurements, levels: Sequence[Frame]) -> tuple[
     zero, note = min(int(line["ts_ns"].min()) for line in levels), ""
     one_clock = all(has_epoch_times(measured, line) for line in levels)
     if not one_clock:
-        note = "Clocks cannot be compared: every line begins at its own zero."
+        note = "Clocks cannot be compared: every line starts at its own zero."
     points = max(MAX_POINTS // len(levels), 1)
     marks: list[tuple[int, int, int]] = []
     for number, line in enumerate(rows.sort("ts_ns") for rows in levels):

@@ -45,7 +45,7 @@ _TREND_HEADINGS = parse_headings("""
     steps | steps | count | Compared; the first is left out where levels are relative.
     warm_up | warm-up | count | Steps left out at the beginning.
     phase | compared at | text | The same point of every step.
-    floor | of the least | bytes | Growth per step of the least level of a step, where another point is compared.
+    floor | of the minimum | bytes | Growth per step of the least level of a step, where another point is compared.
     p | p | number | Chance of such a rise without a trend; of several ranks corrected for their number (Holm).
     detectable | detectable from | bytes | Smallest growth per step that this many steps detect in 4 of 5 cases.
 """)

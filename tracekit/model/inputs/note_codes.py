@@ -113,7 +113,7 @@ CODES: Mapping[str, str] = {
     "no-events-list": "JSON without a list of events, or with nothing whole in it",
     "no-export": "nsys made no export; says: nsys's words",
     "no-format": "no reader takes it; suffix",
-    "no-nsys": "a report, and no nsys here that could export it; wrote: the version that did",
+    "no-nsys": "a report, and no nsys here to export it; wrote: the version that wrote it",
     "no-profile": "in a known format, and no profile of training; what, kind: of recording, form",
     "no-report": "named like a report of nsys, and holds none",
     "no-snapshot": "no memory snapshot, or no timeline of memory; offset",
