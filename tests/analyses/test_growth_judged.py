@@ -207,7 +207,7 @@ def test_the_headline_is_the_median_slope_of_a_kind_with_its_widest_interval():
     assert (metric.name, metric.value, metric.low, metric.high) == ("gpu_floor_slope", 1.5 * MIB, MIB, 2 * MIB)
     assert metric.label == "growth of GPU memory per step, median over processes"
     (metric,) = profiled((rising(), {})).metrics
-    assert metric.label == "growth of the least GPU memory per step, median over processes"
+    assert metric.label == "growth of minimum GPU memory per step, median over processes"
 
 
 SNAPSHOTS = {**OWNER, "pid": 7, "tool": "torch_memory"}
