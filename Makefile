@@ -17,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test-logs demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
+.PHONY: docs test-logs demo check check-all check-lowest lint prose types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -37,9 +37,13 @@ $(VENV)/.dev: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e ./capture
 	touch $@ $(VENV)/.demo
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev prose
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+# Phrases that readers stumble over, in pages, messages, docstrings and templates, against the budgets in tests/terms.toml.
+prose: $(VENV)/.dev
+	$(BIN)/python tests/prose.py
 
 types: $(VENV)/.dev
 	MYPY_NUM_WORKERS=$(JOBS) $(BIN)/mypy

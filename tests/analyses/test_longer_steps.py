@@ -47,7 +47,7 @@ def test_a_step_with_more_work_is_longer_by_its_device_whatever_its_host_window_
     assert finding.rule == "step-variance"
     assert finding.claim.startswith("the longest step takes 3.00 times the median")
     assert finding.places[0].step == 5
-    # 20 ms more in one of the nine, or of the eight that are left without the first after the profiler began.
+    # 20 ms more in one of the nine, or of the eight that are left without warm-up step.
     assert finding.recoverable_ns in (pytest.approx(20 * MS / 9, rel=0.01), pytest.approx(20 * MS / 8, rel=0.01))  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_steps_are_repeated_where_there_is_one_run(tmp_path):
     assert section.caveats == ()
     spread = {m.name: (m.label, m.value) for m in section.metrics}["step_spread"]
     assert spread == ("standard deviation of steps", pytest.approx(np.sqrt(32 / 3) / 100))
-    assert [(row["step"], row["reason"]) for row in rows_of(section, "repeats-left-out")] == [(1, "warm-up")]  # fmt: skip
+    assert [(row["step"], row["reason"]) for row in rows_of(section, "repeats-left-out")] == [(1, "warm-up step")]  # fmt: skip
 
 
 def test_ranks_are_reduced_before_anything_is_counted(tmp_path):

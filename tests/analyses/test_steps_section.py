@@ -460,7 +460,7 @@ def test_the_range_of_walls_is_that_of_several_steps(tmp_path):
     wall, count = section.metrics
     assert (wall.name, wall.value, wall.low, wall.high) == ("step_wall", 115_000, 90_000, 140_000)
     assert (count.name, count.value) == ("steps", 2)
-    assert column(report, "steps", "left_out") == ["warm-up", None, None]
+    assert column(report, "steps", "left_out") == ["warm-up step", None, None]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_rank_with_fewer_steps_changes_no_finding(tmp_path, change, rank, miss
     for before, after in zip(whole, loud(report), strict=True):
         assert {place.rank for place in after.places} == {place.rank for place in before.places}
         assert after.recoverable_ns == pytest.approx(before.recoverable_ns, rel=0.1)
-    assert "not recorded whole on every rank" in " ".join(report.identity)
+    assert "incomplete on some rank" in " ".join(report.identity)
 
 
 @pytest.mark.parametrize(

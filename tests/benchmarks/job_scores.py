@@ -23,7 +23,7 @@ def score(kind: str, truth: Facts, findings: list[Facts]) -> Facts:
     """Score the findings of one job; `parts` has a score for each kind of fault that was planted."""
     loud = alarms(truth, findings)
     if truth["faults"][0].get("warm_up"):
-        # Steps left out give nothing back: to say so is information, and right where nothing else is said.
+        # Excluded steps give nothing back: to say so is information, and right where nothing else is said.
         loud = loud or [each for each in findings if each["rule"] == "start-up"]
     costs = truth.get("costs") or {kind: truth["all_faults_ns"]}
     parts = [_part(name, cost, truth, loud) for name, cost in costs.items()]

@@ -87,8 +87,8 @@ def test_a_comparison_is_of_what_follows_start_up(case, tmp_path):
     for change in (comparison.headline, *comparison.changes):
         assert change.base == change.opt, change.name
     printed = invoke("compare", sides[0].parent, sides[1].parent).stdout
-    assert "base: 300 ms of start-up before the work are left out" in printed
-    assert "opt: 200 ms of start-up before the work are left out" in printed
+    assert "base: 300 ms of start-up are excluded" in printed
+    assert "opt: 200 ms of start-up are excluded" in printed
 
 
 # 04: custom all-reduce; ranks 0–2 wait 8.0 s in their first one, the others take 14 µs

@@ -315,7 +315,7 @@ def test_every_factor_in_words_says_its_way_and_every_other_is_before_over_after
         assert f"1.11× {way}" in page
         assert "ratio of means" not in page
     lines = text.splitlines()
-    assert f"by means 1.11× {way}  by medians 1.12× {way}" in lines
+    assert f"mean ratio 1.11× {way}  median ratio 1.12× {way}" in lines
     table = next(at for at, line in enumerate(lines) if "before/after" in line)
     (cell,) = re.findall(r"([0-9.]+)×", lines[table + 1])[:1]
     assert (float(cell) < 1) == (way == "slower")

@@ -106,7 +106,7 @@ def test_a_stage_alone_of_a_real_step(tmp_path):
     assert change_of(found, "stage_time", "update_actor").step_ratio == pytest.approx(1.0)
     assert found.headline.step_ratio is None
     (sheet,) = (s for part in found.report().sections for s in part.sheets if s.name == "stages")
-    assert [h.title for h in sheet.headings][-3:] == ["step from this alone", "from", "to"]
+    assert [h.title for h in sheet.headings][-3:] == ["step from this alone", "CI low", "CI high"]
     assert "p is taken as known" in sheet.caption
 
 

@@ -42,10 +42,10 @@ def shown(rows):
     [
         (compute("aten::linear > aten::mm", "gemm"), "compute", "aten::linear", "aten::linear > aten::mm · gemm"),
         (compute(f"{BACKWARD}MulBackward0 > aten::mul", "mul"), "compute", "MulBackward0", "MulBackward0 > aten::mul · mul"),
-        (compute("(unlinked)", "gemm<128>(int)"), "compute", "gemm", "(unlinked) · gemm<128>(int)"),
+        (compute("(unlinked)", "gemm<128>(int)"), "compute", "matrix product (gemm, int32)", "(unlinked) · gemm<128>(int)"),
         (compute("(unlinked)"), "compute", "(unlinked)", "(unlinked)"),
-        (compute("(no op)", "gemm_12"), "compute", "gemm", "(no op) · gemm_12"),
-        (compute("", "gemm_12"), "compute", "gemm", "(no op) · gemm_12"),
+        (compute("(no op)", "gemm_12"), "compute", "matrix product (gemm)", "(no op) · gemm_12"),
+        (compute("", "gemm_12"), "compute", "matrix product (gemm)", "(no op) · gemm_12"),
         (compute("(other)", "(other)"), "compute", "(other)", "(other) · (other)"),
         (compute("", "(other)"), "compute", "(other)", "(no op) · (other)"),
         (compute("aten::add", kind="host"), "host ops", "aten::add", "aten::add"),
@@ -62,7 +62,7 @@ def shown(rows):
         (compute("(no op)", kind="no_op"), *["no op (Python)"] * 3),
         (("", "idle", "sync", "", ""), *["idle: stream wait"] * 3),
         (("", "step_end", "", "", ""), *["wait at step end"] * 3),
-        (("", "twice", "", "", ""), *["recorded twice (taken off)"] * 3),
+        (("", "twice", "", "", ""), *["recorded twice (subtracted)"] * 3),
     ],
 )  # fmt: skip
 def test_a_row_is_titled_by_its_class_its_op_and_its_kernel(slot, of_class, of_op, leaf):

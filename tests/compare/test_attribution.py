@@ -171,7 +171,7 @@ def test_of_roles_at_the_same_time_one_tells_the_step(tmp_path):
     assert found.base == 60_000
     assert by_what(found.ops) == {("", "aten::mm"): (60_000, 60_000, 0)}
     (note,) = found.notes
-    assert note.startswith("roles work at the same time: the step is told by actor-rollout-ref")
+    assert note.startswith("roles run concurrently: the attribution covers actor-rollout-ref")
 
 
 def test_roles_that_would_fit_but_overlap_are_not_added(tmp_path):
@@ -189,7 +189,7 @@ def test_a_saved_report_has_no_attribution_and_that_is_said(tmp_path):
     base = folder(tmp_path / "a", gen_step(1, 0, 100, 60, ("aten::mm", 40)))
     other = made_side("saved", step_rows([1.0, 1.1]))
     found = compare_sides(read_side("a", [base], ALONE, ComparisonChoices(drop_first=0)), other, ComparisonChoices())
-    assert found.origin.missing.startswith("saved: saved reports do not hold where time went")
+    assert found.origin.missing.startswith("saved: saved reports do not contain exclusive times")
     assert found.origin.ops == ()
     assert attribution_sheets.make_attribution_overview(found.origin, found.headline) is None
 

@@ -74,7 +74,7 @@ def test_directories_of_runs_give_the_worked_example(direct):
     step = found.headline
     assert (step.ratio, step.low, step.high) == pytest.approx((1.112979, 1.096578, 1.129627), abs=1e-6)
     assert len(found.dropped) == 8
-    assert {one.reason for one in found.dropped} == {"warm-up"}
+    assert {one.reason for one in found.dropped} == {"warm-up step"}
     assert found.reading == (
         "base: 4 runs × 3–5 steps, 2 ranks, 4 left out",
         "opt: 4 runs × 2–5 steps, 2 ranks, 4 left out",

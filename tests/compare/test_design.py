@@ -43,7 +43,7 @@ def warnings(base, opt):
 
 def test_all_base_runs_before_all_opt_runs_is_said():
     assert warnings(runs(1, 2), runs(3, 4)) == [
-        "all base runs ran before all opt runs: what changed in between cannot be told from the change (alternate the runs)"
+        "all base runs ran before all opt runs: drift between them cannot be separated from the change (alternate the runs)"
     ]
     assert warnings(runs(3, 4), runs(1, 2))[0].startswith("all base runs ran after all opt runs:")
 
@@ -86,7 +86,7 @@ def test_clocks_without_an_epoch_say_nothing_of_the_order():
 
 def test_sides_on_other_hosts_are_told():
     assert warnings(runs(1), runs(2, host="node2")) == [
-        "the sides ran on other hosts: a difference between hosts cannot be told from the change"
+        "the sides ran on different hosts: a difference between hosts cannot be separated from the change"
     ]
 
 

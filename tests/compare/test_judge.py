@@ -91,7 +91,7 @@ def test_every_step_that_does_not_count_is_listed_with_its_side():
     rows = [*step_rows([9, 1, 2]), row("first_of_window", 1, run="run1", step=1)]
     found = compared(made_side("before", rows, None), made_side("after", rows, 2))
     assert [(d.side, d.run, d.step, d.reason) for d in found.dropped] == [
-        ("before", "run1", 1, "warm-up"),
+        ("before", "run1", 1, "warm-up step"),
         ("after", "run1", 1, "one of the first 2"),
         ("after", "run1", 2, "one of the first 2"),
     ]
@@ -109,7 +109,7 @@ def test_a_side_of_which_no_step_is_left_says_so():
 
 
 def test_a_step_that_takes_no_time_is_an_error():
-    with pytest.raises(TracekitError, match="base: a step took no time"):
+    with pytest.raises(TracekitError, match="base: a step took 0 ns"):
         compared(step_rows([0.0, 1.0]), step_rows([1, 1]))
 
 
@@ -129,7 +129,7 @@ def test_only_one_side_traced_on_its_gpu_is_not_comparable():
 
 
 def test_times_are_said_to_be_under_the_profiler():
-    assert any("under the profiler" in line for line in compared(step_rows([1, 1]), step_rows([1, 1])).warnings)
+    assert any("profiler overhead" in line for line in compared(step_rows([1, 1]), step_rows([1, 1])).warnings)
 
 
 def test_stages_of_two_roles_are_compared_by_role():

@@ -73,7 +73,7 @@ def test_two_snapshots_are_compared_without_any_step(printed):
     # 60 MiB get a segment of their own, 4 and 2 one of 20 together; of these 14 MiB stay free beside them.
     assert lines[2:] == [
         "memory: peak 64.0 MiB → 26.0 MiB (−59 %)",
-        "exact: one snapshot a side suffices",
+        "exact: one snapshot per side is enough",
         "change −38.0 MiB  change of the peak reserved −40.0 MiB",
         "",
         "Memory before and after        before MiB  after MiB  change MiB  change, share  size",

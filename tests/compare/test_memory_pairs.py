@@ -47,7 +47,7 @@ def test_without_a_common_step_the_last_of_each_are_compared_and_that_is_said():
     base = [taken(1, step=0), taken(2, step=3)]
     found = match_snapshots(base, [taken(7, step=7), taken(5, step=8)], NAMES)
     assert peaks(found) == [(0, 3, 8, 2, 5)]
-    assert found.notes == ("no step is on both sides: step 3 is compared with step 8, the last of each",)
+    assert found.notes == ("the sides share no step: step 3 is compared with step 8, the last of each",)
 
 
 def test_without_numbers_the_last_by_time_is_compared():

@@ -89,4 +89,4 @@ def test_the_place_that_leaks_grows_from_the_first_step_to_the_last():
         first = sites.rows[0]
         assert (first.site, first.state, first.difference) == (leak, "grown", grown)
         assert (first.base_blocks, first.opt_blocks) == (before[1][leak], after[1][leak]) == (1, 8)
-    assert found.notes == ("no step is on both sides: step 0 is compared with step 7, the last of each",)  # fmt: skip
+    assert found.notes == ("the sides share no step: step 0 is compared with step 7, the last of each",)  # fmt: skip

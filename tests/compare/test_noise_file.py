@@ -191,7 +191,7 @@ def test_noise_of_other_hardware_is_not_used_and_that_is_said(name):
     assert one_run_each(noise).headline.label == "run-to-run (A/A noise)", "unknown is not other"
     found = one_run_each(noise, other, other)
     assert found.headline.label == "within-run"
-    assert any(line.startswith("the A/A noise was not used: it is of") and "two" in line for line in found.warnings)  # fmt: skip
+    assert any(line.startswith("A/A noise was not used: it was measured on") and "two" in line for line in found.warnings)  # fmt: skip
     assert check_noise_fits(None, made_side("base", step_rows([1.0])), None) == (None, "")
 
 
@@ -200,9 +200,9 @@ def test_a_small_table_says_what_can_be_seen():
     found = calibrated(side)
     report = build_noise_report(found, side)
     assert report.identity == ("4 runs of one setting", "H100", "world size 8")
-    assert report.answer.startswith("runs differ by 5.5 % in the step")
+    assert report.answer.startswith("runs differ by 5.5 % in step")
     shown = find_resolvable_change(found.find_noise(STEP))
-    assert report.answer.endswith(f"4 runs per side show changes from {shown:.0%} on".replace("%", " %"))
+    assert report.answer.endswith(f"4 runs per side detect changes of {shown:.0%} or more".replace("%", " %"))
     titles = [heading.name for heading in report.overview.headings]
     assert [line[titles.index("title")] for line in report.overview.rows] == ["step", "gen"]
     few = build_noise_report(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip

@@ -33,14 +33,14 @@ def test_one_run_on_a_side_is_told_what_its_change_would_take():
     close = [value * 0.98 for value in BASE_RUNS[0]]
     assert said([BASE_RUNS[0]], [close]) == f"{alone} Record 4 per side."
     both = said(BASE_RUNS, OPT_RUNS[:1])
-    assert both.startswith("A side of one run cannot show how much its runs differ. A change this large")
+    assert both.startswith("One run on a side does not show the run-to-run noise. A change this large")
 
 
 @pytest.mark.parametrize(
     ("base", "opt", "plan"),
     [
-        (3, 3, "1 more run per side decides."),
-        (5, 3, "1 more run per side decides."),
+        (3, 3, "One more run per side decides."),
+        (5, 3, "One more run per side decides."),
         (2, 2, "2 more runs per side decide."),
     ],
 )
@@ -54,12 +54,12 @@ def test_how_unsure_a_plan_of_few_runs_is_is_a_range():
     opt = [[9.9], [10.05], [9.95]]
     plan = compute_needed_runs(compute_speedup(ALIKE, opt))
     assert said(ALIKE, opt) == (
-        f"If the runs to come are like these, {plan.runs} to {plan.most_runs} runs per side show in 8 of 10 cases that nothing"
-        " changed by 3.0 %."
+        f"If the runs to come are like these, {plan.runs} to {plan.most_runs} runs per side rule out a change of 3.0 %"
+        " in 8 of 10 cases."
     )
     assert 2 <= plan.most_runs / plan.runs <= 1.94**2
     wider = [[10.0], [9.75], [10.25]], [[9.85], [10.1], [9.9]]
-    assert " to more than 30 runs per side show" in said(*wider)
+    assert " to more than 30 runs per side rule out" in said(*wider)
 
 
 def test_four_runs_give_a_number_for_the_change_that_was_seen_and_for_none():
@@ -75,7 +75,7 @@ def test_four_runs_give_a_number_for_the_change_that_was_seen_and_for_none():
     one, two = compute_needed_runs(found, change=expm1(found.log_ratio)), compute_needed_runs(found)
     assert said(*tight) == (
         f"If the runs to come are like these, {one.runs} runs per side confirm a change this large in 8 of 10 cases;"
-        f" {two.runs} runs per side show in 8 of 10 cases that nothing changed by 3.0 %."
+        f" {two.runs} runs per side rule out a change of 3.0 % in 8 of 10 cases."
     )
 
 
@@ -84,25 +84,21 @@ def test_steps_that_stand_for_runs_are_planned_for_as_steps():
     plan = compute_needed_runs(compute_speedup([steps], [steps[::-1]]), accept_steps=True)
     assert (plan.runs, plan.pairs) == (None, False)
     assert said([steps], [steps[::-1]], treat_steps_as_runs=True) == (
-        f"If the runs to come are like these, {plan.steps} steps per side show in 8 of 10 cases that nothing changed by 3.0 %."
+        f"If the runs to come are like these, {plan.steps} steps per side rule out a change of 3.0 % in 8 of 10 cases."
     )
 
 
 def test_where_no_number_of_runs_helps_that_is_said():
     """Runs of 12 % and four degrees of freedom: even 30 per side leave ±6 %."""
     assert said([[10.0], [8.8], [11.2]], [[10.1], [8.9], [11.3]]) == (
-        "Even 30 runs per side like these would not show that nothing changed by 3.0 %: bring their spread down first."
+        "Even 30 runs per side like these would not rule out a change of 3.0 %: reduce the run-to-run noise first."
     )
 
 
 def test_two_runs_and_odd_values_give_no_plan():
-    assert said([[1.0], [1.02]], [[1.02], [1.0]]) == (
-        "Record 2 more runs per side: two do not tell how many are needed."
-    )
+    assert said([[1.0], [1.02]], [[1.02], [1.0]]) == ("Record 2 more runs per side: two are too few to plan with.")
     odd = [[1.0], [1.001], [1.002], [1.0015]], [[1.0], [1.0013], [1.3], [1.002]]
-    assert said(*odd) == (
-        "A few odd steps or runs decide the spread: no plan can be made from them. Find out first why they are slow."
-    )
+    assert said(*odd) == ("A few outliers dominate the spread. Find out why they are slow before you plan more runs.")
 
 
 def test_the_chances_of_a_comparison_are_told_for_its_runs_and_for_more():
@@ -117,7 +113,7 @@ def test_the_chances_of_a_comparison_are_told_for_its_runs_and_for_more():
     assert least.regression < 0.025, "a change of exactly what matters is hardly ever called one"
     text = render(found.report(), "text")
     chances = "2 % (1–3 %) at +3 %, 68 % (37–94 %) at +5 %, 99 % (99–100 %) at +10 %"
-    assert f"chance that a slower step is called slower: {chances}" in " ".join(text.split())
+    assert f"probability to detect a slowdown: {chances}" in " ".join(text.split())
     (sheet,) = (s for part in found.report().sections for s in part.sheets if s.name == "outlook")
     assert len(sheet.rows) == 4
 
@@ -147,7 +143,7 @@ def test_what_may_say_nothing_promises_nothing():
 
 @pytest.mark.parametrize("sides", [([[10.0]], [[9.0]]), ([[10.0, 10.0]], [[9.0, 9.0]])])
 def test_where_the_spread_is_not_known_runs_and_steps_are_asked_for(sides):
-    assert said(*sides) == "Record 4 runs per side of at least 5 steps each: how much runs differ is not known."
+    assert said(*sides) == "Record 4 runs per side of at least 5 steps each: run-to-run noise is unknown."
 
 
 RUNS = st.lists(st.lists(st.floats(1, 100), min_size=1, max_size=6), min_size=1, max_size=4)

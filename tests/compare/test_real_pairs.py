@@ -75,7 +75,7 @@ def test_a_change_of_known_size_lies_in_the_interval():
     found = pair(runs("base", 1, 2, 3), runs("opt", 1, 2, 3))
     assert found.headline.low < 1.615 < found.headline.high
     assert found.verdict == "inconclusive", "three runs per side show no change; a fourth decides"
-    assert found.needed == "1 more run per side decides."
+    assert found.needed == "One more run per side decides."
     assert (found.headline.base_runs, found.headline.opt_runs) == (3, 3)
 
 

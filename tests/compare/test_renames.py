@@ -1,6 +1,7 @@
 """Which names stand for one another: under the same op, or alike but for numbers."""
 
-from tracekit.compare.wall_time.replaced_names import match_replaced_keys, strip_build_details
+from tracekit.compare.wall_time.replaced_names import match_replaced_keys
+from tracekit.model.text.kernel_labels import strip_build_details
 
 
 def test_kernels_that_replace_one_another_are_found_under_their_op():

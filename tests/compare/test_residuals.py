@@ -1,4 +1,4 @@
-"""What no lane accounts for: steps of which nothing was recorded, and time that several files tell of."""
+"""What no lane accounts for: steps without any recording, and time that several files tell of."""
 
 import pytest
 from chrome_builder import op, write
@@ -43,7 +43,7 @@ def test_steps_of_which_nothing_was_recorded_are_told_as_such(tmp_path):
     found = attribution(one, two)
     assert (found.base, found.opt) == (45_000, 45_000)
     rows = told(found)
-    assert rows["steps of which nothing was recorded"] == (15_000, 0)
+    assert rows["steps without any recording"] == (15_000, 0)
     # 60/2 before, (60 + 30)/2 after.
     assert rows["aten::mm"] == (30_000, 45_000)
     assert sum(row.difference for row in found.ops) == pytest.approx(0, abs=1e-3)
@@ -56,6 +56,6 @@ def test_what_two_files_of_a_process_tell_of_is_taken_off_once(tmp_path):
     found = attribution(twice, once)
     assert (found.base, found.opt) == (90_000, 90_000)
     rows = told(found)
-    assert rows["recorded twice (taken off)"] == (-30_000, 0)
+    assert rows["recorded twice (subtracted)"] == (-30_000, 0)
     assert rows["aten::mm"] == (120_000, 90_000)
     assert sum(row.difference for row in found.ops) == pytest.approx(0, abs=1e-3)

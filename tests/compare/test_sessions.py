@@ -75,7 +75,7 @@ def test_a_gate_on_times_decides_nothing_between_sessions():
     ((outcome, caveats),) = gated(base, late, "step_time>3%")
     assert outcome == "not comparable"
     assert caveats == (
-        "the sides ran 12 h apart, and the machine may have changed in between: run base again beside opt, in turns",
+        "the sides ran 12 h apart, and the machine may have changed in between; re-run base next to opt, alternating",
     )
     ((passed, _),) = gated(base, side_at("opt", RUNS, 727, 729, 731, 733), "step_time>30%")
     assert passed == "not comparable"

@@ -70,7 +70,7 @@ def test_simulated_data_stay_so():
 
 
 def test_a_report_without_values_is_refused():
-    with pytest.raises(TracekitError, match="a: holds no values by step"):
+    with pytest.raises(TracekitError, match="a: has no values by step"):
         made(("a", Report("made", "0")))
 
 
@@ -111,6 +111,4 @@ def test_of_a_report_that_lost_values_only_those_of_the_whole_job_are_used():
     assert {key[0] for key in found.samples} == {"step_time", "gpu_busy"}
     found = made(("a", report(rows, omitted=1)))
     assert {key[0] for key in found.samples} == {"step_time"}
-    assert found.notes == (
-        "base: a saved report of so many ranks holds values of the whole job only, not of single ranks",
-    )
+    assert found.notes == ("base: a saved report of this many ranks has values of the whole job only",)

@@ -61,7 +61,7 @@ def test_the_answer_is_of_the_un_profiled_steps(tmp_path):
     assert change_of(found, "step_time").ratio == pytest.approx(2.0)
     assert [change.name for change in found.changes[:2]] == ["unprofiled_step_time", "step_time"]
     assert "un-profiled" in build_comparison_report(found).answer
-    assert not any("times are under the profiler" in line for line in found.warnings)
+    assert not any("times include profiler overhead" in line for line in found.warnings)
 
 
 def test_what_the_profiler_adds_is_told_for_each_side(tmp_path):
@@ -77,7 +77,7 @@ def test_without_logs_nothing_is_said_of_them():
     found = compare_sides(*sides, ComparisonChoices())
     assert found.headline.name == "step_time"
     assert found.overhead == ()
-    assert any("times are under the profiler" in line for line in found.warnings)
+    assert any("times include profiler overhead" in line for line in found.warnings)
 
 
 def test_the_first_step_of_a_log_is_left_out_and_listed(tmp_path):

@@ -1,5 +1,6 @@
 """Communication of both sides: moving data told from waiting for other ranks."""
 
+import pytest
 from chrome_builder import annotation, op, step
 from compare.test_attribution import attribution, folder
 
@@ -21,7 +22,7 @@ def test_communication_is_split_into_transfer_and_wait(tmp_path):
     base = folder(tmp_path / "a", reduces(20), reduces(60))
     opt = folder(tmp_path / "b", reduces(20), reduces(30))
     assert attribution(base, opt).transfers == (
-        TransferChange("", "all_reduce", (20_000, 20_000, 0), (20_000, 5_000, 0)),
+        TransferChange("", "all_reduce", (20_000, 20_000, 0), (20_000, 5_000, 0), waited_for=(0, 20_000, 5_000)),
     )
 
 
@@ -43,6 +44,26 @@ def test_what_moved_is_told_of_the_row_that_holds_the_time():
     sheet = make_attribution_overview(found, step)
     how = [heading.name for heading in sheet.headings].index("how")
     assert [row[how] for row in sheet.rows] == ["", "transfer +1.00 ns, wait +3.00 ns", ""]
+
+
+@pytest.mark.parametrize(
+    ("waited_for", "how"),
+    [
+        ((3, 28.0, 2.0), "transfer +1.00 ns, wait −27.0 ns for rank 3"),
+        ((3, 28.0, 20.0), "transfer +1.00 ns, wait −27.0 ns"),
+        ((3, 2.0, 28.0), "transfer +1.00 ns, wait −27.0 ns"),
+        (None, "transfer +1.00 ns, wait −27.0 ns"),
+    ],
+)
+def test_a_repaired_straggler_is_named(waited_for, how):
+    """A rank is named if the wait for it explains at least 80 % of the change in the same direction."""
+    rows = (AttributionRow("gen", "communication: gloo:all_reduce", 50.0, 24.0, -26.0),)
+    moved = (TransferChange("gen", "all_reduce", (20.0, 30.0, 0.0), (21.0, 3.0, 0.0), waited_for),)
+    found = Attribution(50.0, 24.0, ops=rows, transfers=moved)
+    step = Change("step_time", "step", None, None, "ns", "lower", "inconclusive", 50.0, 24.0)
+    sheet = make_attribution_overview(found, step)
+    place = [heading.name for heading in sheet.headings].index("how")
+    assert [row[place] for row in sheet.rows] == [how]
 
 
 def test_a_reduce_is_not_the_all_reduce_whose_name_contains_it():

@@ -18,7 +18,7 @@ def marks(name, *steps, run="run1"):
     return [row(name, 1, run=run, step=s) for s in steps]
 
 
-FIRST, COMPILES = "warm-up", "compiles or loads code"
+FIRST, COMPILES = "warm-up step", "compiles or loads code"
 
 
 def test_by_rule_the_first_step_after_the_profiler_began_does_not_count():

@@ -81,7 +81,7 @@ def test_its_own_change_is_of_the_steps_that_hold_it_and_says_so(some_steps):
     rows = shown(sheet)
     assert rows[own.title]["steps"] == "3 of 6 before, 2 of 4 after"
     assert rows["gen"]["steps"] == rows["step"]["steps"] == ""
-    assert "Times of a stage are of the steps that hold it." in sheet.caption
+    assert "Times of a stage are means over the steps that contain it." in sheet.caption
 
 
 def test_without_an_attribution_the_picture_gives_it_its_part_of_the_mean_step(some_steps):
@@ -165,7 +165,7 @@ def test_rows_of_paired_steps_have_the_interval_of_pairs(tmp_path):
     (row,) = (r for r in found.origin.ops if r.what == "aten::mm")
     known = stats.ttest_rel(after, before).confidence_interval(0.95)
     assert (row.low / 1000, row.high / 1000) == pytest.approx((known.low, known.high))
-    assert "Intervals are of pairs of steps." in found.report().overview.caption
+    assert "Confidence intervals use pairs of steps." in found.report().overview.caption
     apart = compared(base, opt)
     (wide,) = (r for r in apart.origin.ops if r.what == "aten::mm")
     assert wide.high > 0 > row.high

@@ -94,13 +94,16 @@ def test_a_stage_that_both_hold_is_a_unit(call):
     assert (step["name"], step["stage"], step["base"], step["opt"]) == (
         "stage_time", "update_actor", 400_000, 300_000,
     )  # fmt: skip
+    origin = compared(call, "a.json", "b.json")[1]["origin"]
+    assert {row["stage"] for row in origin["ops"]} == {"update_actor"}
+    assert sum(row["difference"] for row in origin["ops"]) == -100_000
 
 
 def test_where_nothing_recurs_on_both_sides_nothing_is_compared(call):
     base, opt = window("a.json", 12_000), window("b.json", 11_000)  # three times each
     done = call("compare", base, opt, "-j", "1")
     assert done.exit_code == 2
-    assert "not comparable: nothing marks their steps, and nothing recurs on both sides" in done.stderr
+    assert "not comparable: no step marks, and nothing recurs on both sides" in done.stderr
     assert "--samples N,N" in done.stderr
     assert call("compare", base, opt, "-j", "1", *RULE).exit_code == 3
     status, found = compared(call, base, opt, "--samples", "10,20")
@@ -118,14 +121,14 @@ def test_what_recurs_in_other_proportions_is_other_work(call):
     Path(opt).write_text(json.dumps({"traceEvents": rows}))
     done = call("compare", base, opt, "-j", "1")
     assert done.exit_code == 2
-    assert "in other proportions: the recordings hold other work" in done.stderr
+    assert "in different proportions: the recordings contain different work" in done.stderr
 
 
 def test_a_side_with_steps_is_not_compared_with_one_without(call):
     write(Path("a.json"), [step(n, 1000 * n, 1000) for n in range(5)])
     done = call("compare", "a.json", window("b.json", 1000), "-j", "1")
     assert done.exit_code == 2
-    assert "b.json: nothing marks its steps, and a.json has steps" in done.stderr
+    assert "b.json: no step marks, but a.json has steps" in done.stderr
 
 
 def test_a_saved_report_holds_what_recurs(call):
@@ -162,3 +165,26 @@ def test_two_cuts_of_a_real_run_are_compared_by_what_recurs_in_them(call):
     after = (287_833_147 / 29 + 288_515_178 / 29) / 2
     assert (flash["base"], flash["opt"]) == pytest.approx((before, after), rel=1e-12)
     assert flash["opt"] / flash["base"] - 1 == pytest.approx(0.1166, abs=5e-5)
+    origin, headline = found["origin"], found["headline"]
+    assert not origin["missing"]
+    assert (origin["base"], origin["opt"]) == pytest.approx((headline["base"], headline["opt"]), rel=1e-9)
+    for level in ("stages", "ops", "leaves"):
+        assert sum(row["difference"] for row in origin[level]) == pytest.approx(headline["difference"], abs=1e3)
+    kernels = [row["name"] for row in origin["kernels"]["largest"]]
+    assert "SendRecv" in kernels[0]
+    assert "flash_fwd" in kernels[1]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1000, 1117), (800, 800)])
+def test_the_change_of_what_recurs_is_attributed(call, before, after):
+    found = compared(call, window("a.json", before), window("b.json", after))[1]
+    origin, headline = found["origin"], found["headline"]
+    assert (origin["base"], origin["opt"]) == pytest.approx((headline["base"], headline["opt"]))
+    for level in ("stages", "ops", "leaves"):
+        assert sum(row["difference"] for row in origin[level]) == pytest.approx(headline["difference"], abs=1)
+    assert origin["kernels"]["largest"]
+
+
+def test_recordings_compared_by_force_are_attributed_whole(call):
+    found = compared(call, window("a.json", 1000, number=2), window("b.json", 1117, number=2), "--force")[1]
+    assert sum(row["base"] for row in found["origin"]["ops"]) == pytest.approx(found["headline"]["base"], abs=1)

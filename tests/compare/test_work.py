@@ -38,7 +38,7 @@ def test_whole_times_of_other_work_are_not_compared_but_the_time_for_one_is():
     (one,) = found.differences
     assert (one.name, one.base, one.opt, one.blocking) == ("tokens", "1,000 a step", "500 a step", True)  # fmt: skip
     assert found.warnings[0] == (
-        "tokens differ (1,000 a step · 500 a step): a step holds other work: compare the time per token, not the step"
+        "tokens differ (1,000 a step · 500 a step): steps contain different work: compare time per token instead"
     )
     assert found.warnings[1].startswith("time per token 10.3 ms → 18.4 ms: 1.80× slower [")
     assert found.warnings[1].endswith("], regression")
@@ -80,7 +80,7 @@ def test_work_that_varies_by_chance_is_told_and_forbids_nothing():
     )
     (one,) = single.differences
     assert (one.name, one.blocking) == ("tokens", False)
-    assert one.meaning == "it may be chance: see the time per token as well as the step"
+    assert one.meaning == "it may be chance: compare time per token as well"
     assert single.verdict == "improvement"
     assert found.differences[0].blocking, "runs that hold the very same tokens are no chance"
 

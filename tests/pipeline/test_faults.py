@@ -175,7 +175,7 @@ def test_a_question_that_could_not_be_measured_is_failed_and_nothing_else_change
     assert pipeline.RunResult(report, measurements).failed
     pages = {renderer.name: render(report, renderer.name) for renderer in RENDERERS}
     for name in ("text", "md", "html", "json"):
-        assert f"an error of tracekit, not of the run: {id_}" in " ".join(pages[name].split())
+        assert f"an error in tracekit, not in the run: {id_}" in " ".join(pages[name].split())
 
 
 @pytest.fixture

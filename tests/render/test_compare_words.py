@@ -14,8 +14,8 @@ from tracekit.model.report import Gate
 from tracekit.render import render
 from tracekit.render.gates import make_gate_junit
 
-LESS = "before over after; above 1 there is less after, which is better."
-MORE = "before over after; below 1 there is more after, which is better."
+LESS = "before over after; above 1 is better (less after)."
+MORE = "before over after; below 1 is better (more after)."
 
 
 def rate(word="improvement"):

@@ -26,15 +26,15 @@ class FingerprintFact:
 
 
 FACTS: dict[str, FingerprintFact] = {
-    "gpu": FingerprintFact("another GPU is faster or slower by itself", blocking=True),
-    "world_size": FingerprintFact("the work of a step is divided by another number of ranks", blocking=True),
-    "roles": FingerprintFact("roles on one side alone are missing on the other"),
-    "ranks": FingerprintFact("the slowest rank may be among those that one side lacks"),
+    "gpu": FingerprintFact("another GPU has another speed", blocking=True),
+    "world_size": FingerprintFact("the work of a step is divided among another number of ranks", blocking=True),
+    "roles": FingerprintFact("the other side lacks these roles"),
+    "ranks": FingerprintFact("one side may lack the slowest rank"),
     "backend": FingerprintFact("another communication library"),
-    "versions": FingerprintFact("other versions may be what changed the times"),
-    "profiler options": FingerprintFact("what a profiler records besides slows the run: the times hold that too"),
-    "number types": FingerprintFact("matrix products of other types: other speed, and other numbers"),
-    "stages": FingerprintFact("a stage of one side alone is no speedup"),
+    "versions": FingerprintFact("the version change may explain the change in time"),
+    "profiler options": FingerprintFact("more recording slows the run, and the times include that"),
+    "number types": FingerprintFact("matrix products of other types have another speed, and other results"),
+    "stages": FingerprintFact("a stage that only one side has is not a speedup"),
 }
 
 LEAST_COMMON = 0.1
@@ -89,7 +89,7 @@ def _find_different_work(base: ComparedSide, opt: ComparedSide) -> Iterator[Diff
     base_stages, opt_stages = _list_timed_stages(base), _list_timed_stages(opt)
     if base_stages and opt_stages and not base_stages & opt_stages:
         before, after = _join_stage_names(base_stages), _join_stage_names(opt_stages)
-        yield Difference("work", before, after, blocking=True, meaning="no stage is on both sides")
+        yield Difference("work", before, after, blocking=True, meaning="the sides share no stage")
         return
     base_shares, opt_shares = _measure_kernel_time_shares(base), _measure_kernel_time_shares(opt)
     if base_shares is None or opt_shares is None:
@@ -131,9 +131,9 @@ def _list_work_amount_differences(base: ComparedSide, opt: ComparedSide) -> Iter
             continue
         title = METRICS[per_one].title
         clear = _is_clear_work_difference(ratio)
-        meaning = f"it may be chance: see the {title} as well as the step"
+        meaning = f"it may be chance: compare {title} as well"
         if clear:
-            meaning = f"a step holds other work: compare the {title}, not the step"
+            meaning = f"steps contain different work: compare {title} instead"
         yield Difference(
             name,
             _format_count_per_step(ratio.base.mean),
@@ -176,11 +176,11 @@ def list_confounder_warnings(base: ComparedSide, opt: ComparedSide) -> Iterator[
     if order := describe_session_order(base, opt):
         where = ", on other hosts" if other_hosts else ""
         yield (
-            f"all base runs ran {order} all opt runs{where}: what changed in between cannot be told from"
-            " the change (alternate the runs)"
+            f"all base runs ran {order} all opt runs{where}: drift between them cannot be separated from the change"
+            " (alternate the runs)"
         )
     elif other_hosts:
-        yield "the sides ran on other hosts: a difference between hosts cannot be told from the change"
+        yield "the sides ran on different hosts: a difference between hosts cannot be separated from the change"
 
 
 def describe_session_order(base: ComparedSide, opt: ComparedSide) -> str:
@@ -202,8 +202,8 @@ def describe_session_gap(base: ComparedSide, opt: ComparedSide, noise: NoiseFile
     if gap is None or (noise is not None and count_sessions(noise.spans) >= LEAST_SESSIONS):
         return ""
     return (
-        f"the sides ran {gap / SESSION_GAP_NS:.3g} h apart, and the machine may have changed in between: run base again"
-        " beside opt, in turns"
+        f"the sides ran {gap / SESSION_GAP_NS:.3g} h apart, and the machine may have changed in between; re-run base next"
+        " to opt, alternating"
     )
 
 

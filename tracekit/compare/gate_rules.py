@@ -175,7 +175,7 @@ def make_gate_rule(
         _refuse_improving_direction(metric, "fall", "max-increase or max")
     value, unit, point = _parse_rule_limit(metric, kind, limit, test)
     if test == "change" and not rise and unit == "ratio" and value >= 1:
-        raise TracekitError(f"{metric}: nothing falls by more than 100 %", "such a rule cannot fail")
+        raise TracekitError(f"{metric}: a decrease cannot exceed 100 %", "such a rule cannot fail")
     return GateRule(metric, name, stage, test, rise, value, unit, point, severity, role)
 
 

@@ -83,12 +83,12 @@ def _refuse_unmeasured_side(key: Key, side: ComparedSide) -> None:
     if key in side.samples:
         if not is_all_positive(side.samples[key]):
             raise TracekitError(
-                f"{side.name}: a step took no time at all",
+                f"{side.name}: a step took 0 ns",
                 "its file may be damaged: see tracekit analyze, leave it out with --steps",
             )
     elif side.errors:
         raise NothingComparableError(
-            f"{side.name}: an error of tracekit, not of the run: {side.errors[0]}",
+            f"{side.name}: an error in tracekit, not in the run: {side.errors[0]}",
             "tracekit analyze -v prints where it happened",
         )
     elif side.dropped:
@@ -176,7 +176,7 @@ def _describe_without_odd_run(
         verdict = choose_verdict(ratio, min_effect=choices.min_effect)
         doubt = "" if verdict.word in ("regression", "improvement") else f"{verdict.word}, "
         speed = format_speedup_with_interval(ratio.ratio, ratio.low, ratio.high)
-        yield f"{side.name}: {samples.runs[odd]} is far from the other runs; without it: {doubt}{speed}"
+        yield f"{side.name}: {samples.runs[odd]} is an outlier; without it: {doubt}{speed}"
 
 
 def _drop_unusable_choices(
@@ -207,7 +207,7 @@ def _attribute_headline_change(
     """Attribute the change of profiled steps if both sides have them, paired as far as they allow."""
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
     pairs, _ = choose_pairing(base.samples[timed], opt.samples[timed], choices.paired)
-    return attribute_sides(base, opt, choices.level, pairs)
+    return attribute_sides(base, opt, choices.level, pairs, timed)
 
 
 def _compare_memory_sides(
@@ -355,11 +355,11 @@ def _list_comparison_warnings(
     if has_no_steps(base) or has_no_steps(opt):
         yield from _warn_of_missing_step_marks(step)
     elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):
-        yield "logs alone: that both sides ran on the same GPUs, ranks and versions is not known"
+        yield "logs only: whether both sides ran on the same GPUs, ranks and versions is unknown"
     elif choose_headline_metric(base, opt) == STEP:
-        yield "times are under the profiler: what it adds to a step shrinks the true speedup"
+        yield "times include profiler overhead, which understates the speedup"
     else:
-        yield "the un-profiled step is of logs; all else that a profile tells is under the profiler"
+        yield "the un-profiled step comes from logs; all other times include profiler overhead"
 
 
 def _has_profiled_steps(side: ComparedSide) -> bool:
@@ -370,12 +370,12 @@ def _has_profiled_steps(side: ComparedSide) -> bool:
 def _warn_of_missing_step_marks(step: Change) -> Iterator[str]:
     """Warn which unit is compared if nothing marks a step."""
     if step.name == WINDOW:
-        yield "nothing marks a step: the recordings are compared as they are, whatever work each holds"
+        yield "no step marks: whole recordings are compared, whatever work each contains"
     elif step.name in (RANGE_CADENCE, LAUNCH_CADENCE):
-        yield f"nothing marks a step: the unit is from one {step.title} to the next, which both sides repeat"
+        yield f"no step marks: the unit of comparison is the period of {step.title}"
     else:
-        yield f"nothing marks a step: the unit is {step.title}, which both sides hold"
-    yield "times are under the profiler: what it adds to them shrinks the true speedup"
+        yield f"no step marks: the unit of comparison is {step.title}"
+    yield "times include profiler overhead, which understates the speedup"
 
 
 def _describe_time_per_work(change: Change) -> str:
@@ -416,4 +416,4 @@ def _warn_of_equal_step_times(base: ComparedSide, opt: ComparedSide) -> Iterator
     for side in (base, opt):
         runs = side.samples[key].values
         if len(set(runs)) < len(runs):
-            yield f"{side.name}: several runs have equal step times, to the nanosecond: copies would look like runs that do not differ"
+            yield f"{side.name}: several runs have equal step times, to the nanosecond: copies look like runs without noise"

@@ -91,7 +91,7 @@ def check_noise_fits(noise: NoiseFile | None, base: ComparedSide, opt: ComparedS
             ran_on = side.fingerprint.get(name, "")
             if calibrated_on and ran_on and calibrated_on != ran_on:
                 return None, (
-                    f"the A/A noise was not used: it is of {title} {calibrated_on}, and {side.name} of {ran_on}"
+                    f"A/A noise was not used: it was measured on {title} {calibrated_on}, {side.name} ran on {ran_on}"
                 )
     return noise, ""
 

@@ -31,7 +31,6 @@ from tracekit.model.stats.verdict import (
     compute_effect_threshold,
     list_caps,
 )
-from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 
 PREDICTED_CHANGES = (0.0, 0.03, 0.05, 0.1)
@@ -92,18 +91,18 @@ def recommend_recording(
     fewest = min(ratio.base.runs, ratio.opt.runs)
     if ratio.se is None or (ratio.se == 0.0 and ratio.low is None):
         return (
-            f"Record {LEAST_RUNS_OF_PLAN} runs per side of at least {ENOUGH_STEPS} steps each: how much runs differ is"
-            " not known."
+            f"Record {LEAST_RUNS_OF_PLAN} runs per side of at least {ENOUGH_STEPS} steps each: run-to-run noise is"
+            " unknown."
         )
     if fewest == 1 and ratio.design != "paired runs" and not treat_steps_as_runs:
         return _recommend_several_runs(ratio, effect)
     if _seems_changed(ratio) and not treat_steps_as_runs and not can_comparison_show_change(ratio):
         more = LEAST_RUNS_OF_PLAN - fewest
-        return f"{more} more {choose_plural(more, 'run')} per side {'decides' if more == 1 else 'decide'}."
+        return "One more run per side decides." if more == 1 else f"{more} more runs per side decide."
     if fewest == 2 and ratio.design == "runs":
-        return "Record 2 more runs per side: two do not tell how many are needed."
+        return "Record 2 more runs per side: two are too few to plan with."
     if ratio.is_odd:
-        return "A few odd steps or runs decide the spread: no plan can be made from them. Find out first why they are slow."
+        return "A few outliers dominate the spread. Find out why they are slow before you plan more runs."
     return _recommend_more_runs(ratio, verdict, effect, treat_steps_as_runs=treat_steps_as_runs)
 
 
@@ -117,7 +116,7 @@ def _recommend_several_runs(ratio: Speedup, effect: float) -> str:
     both = max(ratio.base.runs, ratio.opt.runs) == 1
     first = "One run per side cannot separate a change from run-to-run noise."
     if not both:
-        first = "A side of one run cannot show how much its runs differ."
+        first = "One run on a side does not show the run-to-run noise."
     delta = compute_effect_threshold(ratio, effect)
     spread = expm1(find_confirmable_spread(ratio.log_ratio, delta, ratio.level))
     if abs(ratio.log_ratio) <= delta or spread < 0.001:
@@ -143,11 +142,11 @@ def _recommend_more_runs(
     plan = compute_needed_runs(ratio, effect=effect, accept_steps=treat_steps_as_runs)
     within = format_quantity(effect, "ratio")
     if text := format_recording_plan(plan, ratio):
-        sentences.append(f"{text} per side show {_OFTEN} that nothing changed by {within}")
+        sentences.append(f"{text} per side rule out a change of {within} {_OFTEN}")
     if not sentences:
         return (
-            f"Even {MOST_RUNS} runs per side like these would not show that nothing changed by {within}: bring their"
-            " spread down first."
+            f"Even {MOST_RUNS} runs per side like these would not rule out a change of {within}: reduce the run-to-run"
+            " noise first."
         )
     return f"If the runs to come are like these, {'; '.join(sentences)}."
 

@@ -139,7 +139,7 @@ def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]
         return
     for prefix in find_run_start_ups(part.measured):
         length = format_quantity(prefix.start_up_ns, "ns")
-        yield f"{name}: {length} of start-up before the work are left out"
+        yield f"{name}: {length} of start-up are excluded"
 
 
 def _list_input_errors(part: ComparedInput) -> tuple[str, ...]:
@@ -201,19 +201,19 @@ def _describe_unread_sources(name: str, part: ComparedInput) -> Iterator[str]:
     unread = sum(remark.code == "unreadable" for remark in remarks)
     damaged = len({remark.source for remark in remarks if remark.severity == "data_loss"})
     for error in _list_input_errors(part):
-        yield f"{name}: an error of tracekit, not of the run: {error}; what rests on it is not compared"
+        yield f"{name}: an error in tracekit, not in the run: {error}; metrics that depend on it are not compared"
     if unread:
         yield f"{name}: {unread:,} {choose_plural(unread, 'source')} could not be read and are not in these numbers"
     if damaged:
         are = choose_plural(damaged, "source is", "sources are")
-        yield f"{name}: {damaged:,} {are} damaged: steps may be missing, and what they hold too short"
+        yield f"{name}: {damaged:,} {are} damaged: steps may be missing or too short"
 
 
 def _describe_omitted_values(name: str, part: ComparedInput) -> Iterator[str]:
     """Describe the values missing from a report that was too large to hold all of them."""
     saved = part.report.values
     if part.values is None and saved is not None and saved.omitted:
-        yield f"{name}: a saved report of so many ranks holds values of the whole job only, not of single ranks"
+        yield f"{name}: a saved report of this many ranks has values of the whole job only"
 
 
 def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
@@ -229,7 +229,7 @@ def _read_input_values(part: ComparedInput) -> Frame:
     sheet = part.report.values
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):
-        raise TracekitError(f"{part.label}: holds no values by step", _HINT)
+        raise TracekitError(f"{part.label}: has no values by step", _HINT)
     rows = sheet.rows
     if sheet.omitted:
         rows = tuple(row for row in rows if row[names.index("name")] in JOB_VALUE_NAMES)

@@ -263,7 +263,7 @@ def _add_logged_metrics(
     """Add the logged step, stages and `rates` to a side; raises `TracekitError` if no step is left."""
     if KEY not in logged.samples:
         raise TracekitError(
-            f"{side.name}: no logged step is left: all are the first of a log, or profiled",
+            f"{side.name}: no logged step is left: all are first or profiled steps",
             "keep the first steps with --drop-first 0, or log steps without the profiler",
         )
     times = _select_metrics(logged.samples, {KEY, *stages})

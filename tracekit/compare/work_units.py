@@ -53,7 +53,7 @@ def choose_work_unit(base: ComparedSide, opt: ComparedSide) -> Key | str:
     """Choose the unit that compares two sides without step marks, or the reason why there is none."""
     if not (has_no_steps(base) and has_no_steps(opt)):
         marked, unmarked = (opt, base) if has_no_steps(base) else (base, opt)
-        return f"{unmarked.name}: nothing marks its steps, and {marked.name} has steps"
+        return f"{unmarked.name}: no step marks, but {marked.name} has steps"
     both = base.samples.keys() & opt.samples.keys()
     for per_one, _ in PER_WORK.values():
         if (per_one, None, None) in both:
@@ -66,9 +66,9 @@ def choose_work_unit(base: ComparedSide, opt: ComparedSide) -> Key | str:
         if name != STAGE_TIME:
             units = _select_common_rhythm(keys, base, opt)
         if not units:
-            return "what recurs on both sides does so in other proportions: the recordings hold other work"
+            return "the ranges that recur on both sides changed in different proportions: the recordings contain different work"
         return _find_longest_unit(units, base, opt)
-    return "nothing marks their steps, and nothing recurs on both sides that could stand for one"
+    return "no step marks, and nothing recurs on both sides that could serve as the unit"
 
 
 def _find_longest_unit(keys: Sequence[Key], base: ComparedSide, opt: ComparedSide) -> Key:

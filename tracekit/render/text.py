@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.model.text.escape import break_ci_command
-from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable, shorten_middle
-from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid
+from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid, shorten_template_names
 from tracekit.render.options import RenderOptions
 from tracekit.render.words import list_glossary_entries
 
@@ -424,10 +423,8 @@ def _pad_text(text: str, width: int, right: bool = False) -> str:
     """Pad or shorten text to exactly `width` cells; shortened text keeps both ends."""
     size = _count_terminal_cells(text)
     if size > width:
-        below = text.lstrip("· ")  # the prefix shows its depth in a tree
-        if is_template_name(below):
-            text = text[: len(text) - len(below)] + shorten_kernel_name(below)
-            size = _count_terminal_cells(text)
+        text = shorten_template_names(text)
+        size = _count_terminal_cells(text)
         keep = width
         while size > width:
             text = shorten_middle(text, keep)

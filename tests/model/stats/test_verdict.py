@@ -253,8 +253,8 @@ def test_five_runs_may_overlap():
         (4, 3, "two levels", "4 v 3 equal runs that lie on two levels look like this in up to 0.9 % of comparisons"),
         (3, 5, "two levels", "3 v 5 equal runs that lie on two levels look like this in up to 0.6 % of comparisons"),
         (5, 2, "two levels", "5 v 2 equal runs that lie on two levels look like this in up to 1.6 % of comparisons"),
-        (5, 1, "one run alone", "a side of one run cannot show how much its runs differ"),
-        (1, 1, "no interval", "without an interval nothing can be told from noise"),
+        (5, 1, "one run alone", "one run on a side does not show the run-to-run noise"),
+        (1, 1, "no interval", "no confidence interval: the change cannot be separated from noise"),
     ],
 )
 def test_runs_too_few_to_rule_out_two_levels_show_no_change_however_large(base, opt, cap, sentence):

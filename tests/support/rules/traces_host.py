@@ -115,7 +115,7 @@ FIRES: dict[str, Firing] = {
         compiling(500, 300, 20, 0), "code is still compiled or loaded in 1 of 2 steady steps", "low", 10_000, 0.01,
         {"compilations": 0.5, "dur_ns": 10_000},
     ),
-    # Step 1 is the first after the profiler began: 100 µs there of steps of 1000.
+    # Step 1 is warm-up step: 100 µs there of steps of 1000.
     "start-up": Firing(
         warming_up(100, 0, 0), "warm-up: first calls take 100 µs of step 1, not counted: cuLibraryLoadData",
         "info", None, None, {"start_up_ns": 100_000},

@@ -113,7 +113,7 @@ def _read_toml(path: Path) -> Mapping[str, object]:
     except OSError as error:
         raise TracekitError(f"{path}: cannot be read: {error.strerror or error}", "check the path") from error
     except (ValueError, RecursionError) as error:
-        raise TracekitError(f"{path}: not TOML: {error}", "mend it, or use --isolated") from error
+        raise TracekitError(f"{path}: not TOML: {error}", "fix it, or use --isolated") from error
 
 
 def _get_gate_table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
@@ -180,7 +180,7 @@ def _expand_fail_on_word(word: str, least_effect: float | None) -> list[GateRule
 
 
 def _describe_empty_gate(option: str, words: Iterable[str]) -> str:
-    return f"{option} names only {', '.join(words)}: nothing is held"
+    return f"{option} names only {', '.join(words)}: nothing is checked"
 
 
 def _parse_gate_rule(entry: Mapping[str, object]) -> list[GateRule]:

@@ -17,7 +17,7 @@ _UNITS: tuple[tuple[Unit, str], ...] = (
 )
 
 
-_RAN_OUT = "what was accepted ran out"
+_RAN_OUT = "an accepted exception expired"
 
 
 def describe_gate_result(gates: Sequence[Gate]) -> str:

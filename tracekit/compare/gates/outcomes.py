@@ -237,7 +237,7 @@ def _explain_missing_by_error(*sides: ComparedSide) -> str:
     """Explain a missing metric by an error of tracekit, which may have dropped it."""
     for side in sides:
         if side.errors:
-            return f"an error of tracekit may have left it out ({side.name}: {side.errors[0]})"
+            return f"an error in tracekit may have left it out ({side.name}: {side.errors[0]})"
     return ""
 
 

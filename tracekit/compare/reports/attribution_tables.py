@@ -15,11 +15,17 @@ from tracekit.compare.wall_time.attribution_rows import (
     shorten_attribution_rows,
 )
 from tracekit.compare.wall_time.kernels import SHIFT_CLASSES
+from tracekit.compare.wall_time.slot_table import SHARED_UNITS
+from tracekit.compare.work_units import name_samples
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
-from tracekit.model.metrics import UNPROFILED
+from tracekit.model.metrics import LAUNCH_CADENCE, RANGE_CADENCE, UNPROFILED
 from tracekit.model.report import Cell, Heading, Section, Sheet
+from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.process.collectives.names import parse_collective_op
+
+FIRST_SCREEN_KERNELS = 4
+"""Kernels named below the first table."""
 
 FIRST_SCREEN_PARTS = 8
 """Parts of the change on the first screen; one more row holds all others."""
@@ -28,29 +34,29 @@ _MAINLY = 0.8
 """Share of both effects from which one of them explains the change alone."""
 
 _TIMES = parse_headings("""
-    base | before | ns | Time of its own in the mean step: mean over steps, runs and ranks.
-    opt | after | ns | The same after.
-    difference | change | ns | After less before; over all rows of a level it is the change of the step.
-    low | from | ns | Lower end of the change's interval.
-    high | to | ns | Upper end of the change's interval.
+    base | before | ns | Exclusive time in the mean step: mean over steps, runs and ranks.
+    opt | after | ns | Exclusive time in the mean step after the change.
+    difference | change | ns | After minus before; the rows of a table add up to the change of the step.
+    low | CI low | ns | Lower end of the confidence interval of the change.
+    high | CI high | ns | Upper end of the confidence interval of the change.
 """)
 
 _HOW = Heading(
     "how",
     "how",
-    doc="Whether there are more or fewer of it, or each is longer or shorter; of communication what "
-    "moving data and waiting for other ranks take more or less, hidden time included.",
+    doc="Whether there are more or fewer calls, or longer or shorter ones; for communication the change of "
+    "the transfer and of the wait for other ranks, including overlapped time.",
 )
 
-_PAIRS = {"step": "Intervals are of pairs of steps.", "run": "Intervals are of pairs of runs."}
+_PAIRS = {"step": "Confidence intervals use pairs of steps.", "run": "Confidence intervals use pairs of runs."}
 
 _CAPTION = (
-    "Each instant of a step counts once, for what took it; rows add up, their intervals do not. This is where the "
-    "time went, not why: work that other work hides gains nothing when it gets shorter. Wait at step end: what the "
-    "longest rank takes beyond the mean one."
+    "Each instant of a step is counted once, so the changes add up; their confidence intervals do not. The table shows "
+    "where the time went, not why: shortening work that overlaps with other work saves nothing. Wait at step end: how much "
+    "longer the slowest rank takes than the mean rank."
 )
 
-_CALLS = "Per step and rank; of idle time its parts."
+_CALLS = "Calls per step and rank; for idle time its gaps."
 
 
 def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet | None:
@@ -60,8 +66,11 @@ def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet
     """
     if origin is None or origin.missing or not origin.ops:
         return None
-    title = f"{title_attribution(step)} (adds up to {format_signed(origin.opt - origin.base, 'ns')})"
-    notes = (explain_profiled_parts(origin, step), _CAPTION, _PAIRS.get(origin.paired or ""))
+    change = format_signed(origin.opt - origin.base, "ns")
+    per_unit = f" per {_name_unit(step)}" if step.name in SHARED_UNITS else ""
+    title = f"{title_attribution(step)} (adds up to {change}{per_unit})"
+    kernels = summarize_kernel_changes(origin.kernels)
+    notes = (explain_profiled_parts(origin, step), kernels, _CAPTION, _PAIRS.get(origin.paired or ""))
     sheet = _make_attribution_sheet(
         "overview",
         title,
@@ -71,6 +80,13 @@ def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet
     return replace(sheet, caption=" ".join(note for note in notes if note))
 
 
+def _name_unit(step: Change) -> str:
+    """Name the unit of work that stands for a step."""
+    if step.name in (RANGE_CADENCE, LAUNCH_CADENCE):
+        return name_samples(step.name, 1)
+    return step.title.removeprefix("time per ")
+
+
 def title_attribution(step: Change) -> str:
     """Title the attribution for a headline change of `step`."""
     profiled = " of profiled steps" if step.name == UNPROFILED else ""
@@ -78,7 +94,9 @@ def title_attribution(step: Change) -> str:
 
 
 def explain_profiled_parts(origin: Attribution, step: Change) -> str:
-    """Explain that the parts add up to the profiled step; empty if the headline is that step."""
+    """Explain what the parts add up to if that is not the step of the headline; empty if it is."""
+    if step.name in SHARED_UNITS:
+        return f"No step marks: the recorded time is divided, and the table is per {_name_unit(step)}."
     if step.name != UNPROFILED:
         return ""
     profiled = _format_times_and_change(origin.base, origin.opt, origin.opt - origin.base)
@@ -99,7 +117,7 @@ def build_attribution_sections(origin: Attribution | None, stages: Sheet, step: 
     if origin is None:
         return
     if origin.missing:
-        caveat = f"where the change came from is not told: {origin.missing}"
+        caveat = f"no attribution: {origin.missing}"
         yield Section("attribution", title_attribution(step), "skipped", origin.missing, caveats=(caveat,))
         return
     yield Section("stages", "Step and stages", sheets=(stages,))
@@ -125,14 +143,22 @@ def _make_attribution_sheet(
     name: str, title: str, rows: Sequence[AttributionRow], moved: Mapping[tuple[str, str], str] | None = None
 ) -> Sheet:
     """Make a table of rows by stage and item; `moved` describes the change of collectives."""
-    what = Heading(
-        "what", "what", doc="Ops by the outermost one, communication by the innermost; idle time by its cause."
-    )
+    what = Heading("what", "what", doc="Outermost op, innermost collective, or cause of idle time.")
     hows = moved or {}
     cells = []
     for row in rows:
         cells.append((row.what, *_get_row_times(row), hows.get((row.stage, row.what), _describe_row_change(row))))
-    return _add_stage_column(Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells)), rows)
+    sheet = Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells))
+    if all(row.low is None and row.high is None for row in rows):
+        sheet = drop_sheet_columns(sheet, ("low", "high"))
+    return _add_stage_column(sheet, rows)
+
+
+def drop_sheet_columns(sheet: Sheet, names: Sequence[str]) -> Sheet:
+    """Drop columns of a table by name."""
+    kept = [place for place, heading in enumerate(sheet.headings) if heading.name not in names]
+    rows = tuple(tuple(row[place] for place in kept) for row in sheet.rows)
+    return replace(sheet, headings=tuple(sheet.headings[place] for place in kept), rows=rows)
 
 
 def _add_stage_column(sheet: Sheet, rows: Sequence[AttributionRow]) -> Sheet:
@@ -153,9 +179,7 @@ def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
         total = AttributionRow("", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
         rows = [total, *(replace(row, stage="") for row in stage.rows)]
         title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
-        caption = (
-            "The rows below the first add up to it. Mean over ranks; the table of stages tells of the longest one."
-        )
+        caption = "The other rows add up to the first. Mean over ranks; the table of stages shows the slowest rank."
         yield replace(_make_attribution_sheet(f"within-{number}", title, rows, hows), caption=caption)
 
 
@@ -192,8 +216,18 @@ def _describe_collective_changes(origin: Attribution) -> dict[tuple[str, str], s
             transfer = format_signed(collective.opt[0] - collective.base[0], "ns")
             wait = format_signed(collective.opt[1] - collective.base[1], "ns")
             place = (longest.stage, longest.what)
-            moved.setdefault(place, f"transfer {transfer}, wait {wait}")
+            moved.setdefault(place, f"transfer {transfer}, wait {wait}{_name_straggler(collective)}")
     return moved
+
+
+def _name_straggler(collective: TransferChange) -> str:
+    """Name the rank for which the wait changed, if it explains most of that change; else empty."""
+    if collective.waited_for is None:
+        return ""
+    rank, before, after = collective.waited_for
+    wait = collective.opt[1] - collective.base[1]
+    explains = abs(after - before) >= _MAINLY * abs(wait) and (after - before) * wait > 0
+    return f" for rank {rank}" if explains else ""
 
 
 def _is_row_of_collective(row: AttributionRow, collective: TransferChange) -> bool:
@@ -217,8 +251,8 @@ def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
         *_TIMES,
         Heading("base_count", "times before", "", _CALLS),
         Heading("opt_count", "times after", "", _CALLS),
-        Heading("by_count", "by number", "ns", "What more or fewer of it make of the change."),
-        Heading("by_duration", "by length", "ns", "What longer or shorter ones make of the change."),
+        Heading("by_count", "by number", "ns", "Part of the change from more or fewer calls."),
+        Heading("by_duration", "by length", "ns", "Part of the change from longer or shorter calls."),
         Heading("presence", "how"),
     )
     cells = []
@@ -229,25 +263,25 @@ def _make_kernel_paths_sheet(rows: Sequence[AttributionRow]) -> Sheet:
 
 
 def _make_replaced_sheet(rows: Sequence[AttributionRow]) -> Sheet:
-    headings = (Heading("what", "where: what it was → what it is"), *_TIMES)
+    headings = (Heading("what", "where: before → after"), *_TIMES)
     cells = tuple((row.what, *_get_row_times(row)) for row in rows)
     caption = (
-        "Names of one side alone, under an op that both sides hold, or alike but for numbers. Already counted above."
+        "Names that only one side has, under an op that both have, or that differ in numbers only. Also counted above."
     )
-    return _add_stage_column(Sheet("replaced", "What was replaced", headings, cells, caption=caption), rows)
+    return _add_stage_column(Sheet("replaced", "Replaced ops and kernels", headings, cells, caption=caption), rows)
 
 
 def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:
     headings = parse_headings("""
         stage | stage
         op | collective
-        base_transfer | transfer before | ns | The shortest duration over ranks: moving the data.
+        base_transfer | transfer before | ns | Shortest duration over ranks: moving the data.
         opt_transfer | transfer after | ns | The same after.
-        transfer | change | ns | After less before.
-        base_wait | wait before | ns | What ranks take beyond it: waiting for the last to come.
+        transfer | change | ns | After minus before.
+        base_wait | wait before | ns | Time beyond the transfer: waiting for the last rank.
         opt_wait | wait after | ns | The same after.
-        wait | change | ns | After less before.
-        alone | not split | ns | Change of those that were matched with no other rank.
+        wait | change | ns | After minus before.
+        alone | not split | ns | Change of collectives without a match on another rank.
     """)
     cells = []
     for row in rows:
@@ -256,53 +290,64 @@ def _make_transfers_sheet(rows: Sequence[TransferChange]) -> Sheet:
         transfer = (base_transfer, opt_transfer, opt_transfer - base_transfer)
         wait = (base_wait, opt_wait, opt_wait - base_wait)
         cells.append((row.stage, row.op, *transfer, *wait, opt_alone - base_alone))
-    caption = "Per step and rank; whole durations, also where other work hides them."
-    title = "Communication: transfer, or waiting for other ranks?"
+    caption = "Per step and rank; whole durations, including overlapped time."
+    title = "Communication: transfer or wait"
     return Sheet("transfers", title, headings, tuple(cells), caption=caption)
 
 
 def _build_kernels_section(origin: Attribution) -> Iterator[Section]:
-    """Build the section of changed kernels; empty if none could be tested and none is on one side only."""
+    """Build the section of kernels, those that changed most first; empty if neither side recorded any."""
     kernels = origin.kernels
-    if not (kernels.changed or kernels.tested):
+    if not kernels.largest:
         return
     word = "host ops" if kernels.on_host else "kernels"
     caveats = []
     if kernels.on_host:
-        caveats.append("no device was recorded: host ops are compared, by the innermost one")
-    if not kernels.changed:
-        caveats.append(f"{kernels.tested:,} {word} were tested, none changed beyond chance")
+        caveats.append("no device was recorded: innermost host ops are compared")
+    if kernels.tested and not kernels.changed:
+        caveats.append(f"{kernels.tested:,} {word} were tested; none changed beyond chance")
     yield Section(
         "kernels",
         f"Which {word} changed?",
-        sheets=select_filled_sheets(_make_changed_kernels_sheet(kernels, word)),
+        sheets=select_filled_sheets(_make_kernel_changes_sheet(kernels, word)),
         caveats=tuple(caveats),
     )
 
 
-def _make_changed_kernels_sheet(kernels: KernelChanges, word: str) -> Sheet:
-    """Make one row per kernel, or host op, that changed."""
+def _make_kernel_changes_sheet(kernels: KernelChanges, word: str) -> Sheet:
+    """Make one row per kernel, or host op, the largest change first."""
     headings = (
         Heading("name", "op" if kernels.on_host else "kernel"),
         *parse_headings("""
-            kind | class | text | A shift that most of a class have in common is taken off before testing.
-            base | before | ns | Time of its own in the mean step.
-            opt | after | ns | The same after.
-            difference | change | ns | After less before.
-            ratio | before/after | factor | As measured; above 1 it takes less after.
-            corrected | corrected | factor | Less the shift of its class.
-            q | false share | ratio | Share of false ones among those up to this row's certainty.
+            kind | class | text | A shift that most kernels of a class share is removed before testing.
+            base | before | ns | Exclusive time in the mean step.
+            opt | after | ns | Exclusive time in the mean step after the change.
+            difference | change | ns | After minus before.
+            ratio | before/after | factor | As measured; above 1 the kernel takes less time after.
+            corrected | corrected | factor | Without the shift of its class.
+            q | false share | ratio | Share of false positives among rows at least as certain as this one.
+            certain | beyond chance | text | Whether the change exceeds chance; empty if it could not be tested.
             presence | how
         """),
     )
+    changed = {(row.name, row.kind) for row in kernels.changed}
     cells = []
-    for row in kernels.changed:
+    for row in kernels.largest:
         kind = SHIFT_CLASSES.get(row.kind, row.kind)
-        times = (row.base, row.opt, row.difference)
-        tests = (row.ratio, row.corrected, row.q)
-        cells.append((row.name, kind, *times, *tests, _format_presence(row)))
+        certain = "yes" if (row.name, row.kind) in changed else "no" if row.q is not None else ""
+        tests = (row.ratio, row.corrected, row.q, certain)
+        cells.append((row.name, kind, row.base, row.opt, row.difference, *tests, _format_presence(row)))
     caption = (
-        f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}; at most 5 % of those told changed by "
-        "chance alone. New and gone ones take at least 0.1 % of the step."
+        f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}; at most 5 % of the rows marked "
+        "as beyond chance changed by chance alone. New and removed ones count from 0.1 % of the step."
     )
-    return Sheet("changed-kernels", f"Changed {word}", headings, tuple(cells), caption=caption)
+    return Sheet("kernels", f"{word.capitalize()} by change", headings, tuple(cells), caption=caption)
+
+
+def summarize_kernel_changes(kernels: KernelChanges) -> str:
+    """Summarize the kernels that changed most: `Kernels: flash_fwd −31.6 ms · …`; empty if none did."""
+    parts = []
+    for row in kernels.largest[:FIRST_SCREEN_KERNELS]:
+        if row.difference:
+            parts.append(f"{shorten_kernel_name(row.name)} {format_signed(row.difference, 'ns')}")
+    return f"{'Host ops' if kernels.on_host else 'Kernels'}: {' · '.join(parts)}." if parts else ""

@@ -66,8 +66,8 @@ def build_ratio_chart(comparison: Comparison) -> Chart | None:
         tuple(name_changes(times[:_MOST_ROWS])),
         "factor",
         "factor",
-        f"Right of 1 {opt} takes less, left of it more. The line is the interval; shaded is what is too "
-        "small to matter.",
+        f"Right of 1, {opt} is faster; left of 1, slower. The line is the confidence interval; changes in the shaded band "
+        "are too small to matter.",
         len(times) - len(marks),
         within=comparison.min_effect,
     )
@@ -87,9 +87,9 @@ def build_steps_chart(comparison: Comparison) -> Chart | None:
     # Thinned evenly: the first ones alone would leave the second side without dots.
     count = min(len(marks), _MOST_DOTS)
     drawn = tuple(marks[place * len(marks) // count] for place in range(count))
-    caption = "A dot a step, a line at the mean of a run."
+    caption = "One dot per step; the line is the mean of the run."
     if not all(step.counted for step in comparison.steps):
-        caption += " Hollow ones do not count."
+        caption += " Hollow dots are excluded steps."
     return Chart(
         "steps",
         "Every step",
@@ -185,7 +185,7 @@ def make_waterfall(
     if min(levels) * 3 > max(levels) * 2:
         caption += " The axis does not begin at 0."
     if unit == "ns":
-        caption += " They are means: how sure each is, the table tells."
+        caption += " They are means; the table has their confidence intervals."
     return Chart(
         chart,
         title,

@@ -49,8 +49,8 @@ _STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
 
 _STEP_ALONE = parse_headings("""
     step_ratio | step from this alone | factor | Before over after, if only this stage changed.
-    step_low | from | factor | Lower end of the interval.
-    step_high | to | factor | Upper end of the interval.
+    step_low | CI low | factor | Lower end of the confidence interval.
+    step_high | CI high | factor | Upper end of the confidence interval.
 """)
 
 FIRST_CAUTIONS = 6
@@ -135,8 +135,8 @@ def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
     if comparison.memory is not None and step.unit == "bytes":
         yield from memory_sheets.list_memory_figures(comparison.memory)
         return
-    yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="by means")
-    yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="by medians")
+    yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="mean ratio")
+    yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="median ratio")
 
 
 def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
@@ -149,7 +149,7 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     )
     yield Section(
         "comparison",
-        "What changed, and how surely",
+        "Verdict in detail",
         sheets=select_filled_sheets(*sheets),
         caveats=comparison.warnings[FIRST_CAUTIONS:],
         charts=build_comparison_charts(comparison),
@@ -164,7 +164,7 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
             (of_step if change.stage is None else of_stages).append(change)
     yield Section("metrics", "Other metrics of a step", sheets=tuple(_split_changes_by_unit("metrics", of_step)))
     yield Section(
-        "stage-metrics", "The same by stage", sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages))
+        "stage-metrics", "Other metrics by stage", sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages))
     )
 
 
@@ -175,8 +175,8 @@ def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:
     sheet = _make_changes_sheet(name, "Step and stages" if marked else "What recurs", rows)
     in_steps = [_describe_stage_occurrence(change, rows) for change in rows]
     if any(in_steps):
-        heading = Heading("steps", "in steps", doc="In how many of the steps that count.")
-        meaning = "Times of a stage are of the steps that hold it."
+        heading = Heading("steps", "in steps", doc="Number of counted steps with this stage.")
+        meaning = "Times of a stage are means over the steps that contain it."
         sheet = _append_sheet_columns(sheet, (heading,), list(zip(in_steps, strict=True)), meaning)
     if any(change.step_ratio is not None for change in rows):
         ratios = [(row.step_ratio, row.step_low, row.step_high) for row in rows]
@@ -233,10 +233,10 @@ def _make_changes_sheet(name: str, title: str, changes: Sequence[Change]) -> She
         Heading("title", "stage" if name in ("overview", "stages") else "metric"),
         Heading("base", "before", unit, "Mean over runs."),
         Heading("opt", "after", unit, "Mean over runs."),
-        Heading("difference", "change", unit, "After less before."),
+        Heading("difference", "change", unit, "After minus before."),
         Heading("ratio", "before/after", "factor", ratio_doc.capitalize()),
-        Heading("low", "from", "factor", "Lower end of the interval."),
-        Heading("high", "to", "factor", "Upper end of the interval."),
+        Heading("low", "CI low", "factor", "Lower end of the confidence interval."),
+        Heading("high", "CI high", "factor", "Upper end of the confidence interval."),
         Heading("word", "verdict"),
     ]
     if any(change.stage is not None and change.name not in FIRST_TABLE_METRICS for change in changes):
@@ -250,9 +250,9 @@ def _explain_ratio(changes: Iterable[Change]) -> str:
     """Explain the ratio, and which side of 1 is better if all rows agree."""
     better = {change.better for change in changes}
     if better == {"lower"}:
-        return "before over after; above 1 there is less after, which is better."
+        return "before over after; above 1 is better (less after)."
     if better == {"higher"}:
-        return "before over after; below 1 there is more after, which is better."
+        return "before over after; below 1 is better (more after)."
     return "before over after."
 
 
@@ -272,24 +272,22 @@ def _make_differences_sheet(comparison: Comparison) -> Sheet:
         Heading("blocking", "blocks"),
         Heading("meaning", "meaning"),
     )
-    return _make_attribute_sheet("differences", "What else differs", headings, comparison.differences)
+    return _make_attribute_sheet("differences", "Other differences", headings, comparison.differences)
 
 
 def _make_outlook_sheet(comparison: Comparison) -> Sheet:
     headings = parse_headings("""
         runs | runs
-        change | true change | ratio | Of the step, for the worse.
+        change | true change | ratio | Slowdown of the step.
         regression | slower | ratio
         no_change | no change | ratio
         improvement | faster | ratio
         inconclusive | inconclusive | ratio
-        at_least | slower, from | ratio | With spreads that these runs leave possible: 10 % of them give less.
-        at_most | slower, to | ratio | 10 % of possible spreads give more.
+        at_least | slower, from | ratio | 10th percentile over the noise that these runs allow.
+        at_most | slower, to | ratio | 90th percentile.
     """)
-    caption = (
-        "How often comparisons of such runs end in each verdict, averaged over the spreads that they leave possible."
-    )
-    title = "How probable each verdict is"
+    caption = "Probability of each verdict for runs like these, averaged over the run-to-run noise that they allow."
+    title = "Probability of each verdict"
     return _make_attribute_sheet("outlook", title, headings, comparison.outlook, caption)
 
 
@@ -298,9 +296,9 @@ def _make_overhead_sheet(comparison: Comparison) -> Sheet:
         Heading("side", "side"),
         Heading("profiled", "profiled step", "ns"),
         Heading("unprofiled", "un-profiled step", "ns"),
-        Heading("ratio", "profiled / un-profiled", "factor", "What the profiler adds to a step."),
+        Heading("ratio", "profiled / un-profiled", "factor", "Profiler overhead of a step."),
     )
-    return _make_attribute_sheet("overhead", "What the profiler adds", headings, comparison.overhead)
+    return _make_attribute_sheet("overhead", "Profiler overhead", headings, comparison.overhead)
 
 
 def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
@@ -308,9 +306,9 @@ def _make_excluded_steps_sheet(comparison: Comparison) -> Sheet:
         Heading("side", "side"),
         Heading("run", "run"),
         Heading("step", "step", "id"),
-        Heading("reason", "left out because it is"),
+        Heading("reason", "reason"),
     )
-    return _make_attribute_sheet("left-out", "Steps that do not count", headings, comparison.dropped)
+    return _make_attribute_sheet("left-out", "Excluded steps", headings, comparison.dropped)
 
 
 def describe_comparison_basis(comparison: Comparison) -> tuple[str, ...]:
@@ -351,7 +349,7 @@ def _describe_detection_chances(comparison: Comparison) -> Iterator[str]:
             parts.append(f"{_format_probability(row.regression)}{span} at +{row.change:.0%}")
             is_possible |= row.regression >= LEAST_SHOWN_CHANCE
     if is_possible:
-        yield f"chance that a slower step is called slower: {', '.join(parts)}".replace("%", " %")
+        yield f"probability to detect a slowdown: {', '.join(parts)}".replace("%", " %")
 
 
 def _format_probability(share: float) -> str:
@@ -381,7 +379,7 @@ def add_change_bars(sheet: Sheet) -> Sheet:
     cells = [row[column] for row in sheet.rows]
     changes = [float(cell) if isinstance(cell, int | float) else 0.0 for cell in cells]
     largest_change = max(abs(change) for change in changes)
-    heading = Heading("bar", "size", doc="The change beside the largest: █ takes less, ▒ more.")
+    heading = Heading("bar", "size", doc="Change relative to the largest: █ less time, ▒ more.")
     rows = [(*row, _draw_change_bar(change, largest_change)) for row, change in zip(sheet.rows, changes, strict=True)]
     return replace(sheet, headings=(*sheet.headings, heading), rows=tuple(rows))
 

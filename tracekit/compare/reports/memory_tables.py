@@ -23,13 +23,13 @@ _WORDS = {"same": "same", "no change": "no change", "not comparable": "not compa
 _CHANGED = (
     Heading("base", "before", "bytes"),
     Heading("opt", "after", "bytes"),
-    Heading("difference", "change", "bytes", "After less before."),
+    Heading("difference", "change", "bytes", "After minus before."),
 )
 _STATES = {
     "": None,
     "same": None,
-    "not told before": "new, or among the smaller ones before",
-    "not told after": "gone, or among the smaller ones after",
+    "not told before": "new, or below the listed ones before",
+    "not told after": "gone, or below the listed ones after",
 }
 _AT = {"peak": "at the peak", "end": "at the end"}
 
@@ -58,7 +58,7 @@ def describe_memory_basis(memory: MemoryChange, headline: Change) -> tuple[str, 
     """Describe the basis of the sentence; if the headline is a time, begin with the sentence itself."""
     lines = [describe_memory_change(memory)]
     if headline.unit == "bytes":
-        lines = ["exact: one snapshot a side suffices"]
+        lines = ["exact: one snapshot per side is enough"]
     if memory.median is not None:
         lines.append(f"memory of the median device: {_format_memory_level(memory.median)}")
     return tuple(lines)
@@ -91,7 +91,7 @@ def build_memory_section(comparison: Comparison) -> Iterator[Section]:
         notes = ()
     yield Section(
         "memory",
-        "What became of memory?",
+        "How did memory change?",
         sheets=select_filled_sheets(*(sheet for sheet in sheets if sheet)),
         caveats=(*_describe_compared_steps(memory), *notes, *_list_memory_caveats(memory)),
         charts=tuple(_build_memory_charts(comparison, memory)),
@@ -106,7 +106,7 @@ def make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
     headings = (
         Heading("title", "level"),
         *_CHANGED,
-        Heading("share", "change, share", "ratio", "Of what it was before."),
+        Heading("share", "change, share", "ratio", "Relative to the value before."),
     )
     rows = [
         (level.title, level.base, level.opt, level.difference, level.share)
@@ -136,7 +136,7 @@ def _make_memory_pairs_sheet(memory: MemoryChange) -> Sheet | None:
     for name, title in _PAIR_LEVELS.items():
         headings.append(Heading(f"{name}_opt", f"{title}, after", "bytes"))
         headings.append(Heading(f"{name}_difference", f"{title}, change", "bytes"))
-    headings.append(Heading("share", "change of the peak", "ratio", "Of what it was before."))
+    headings.append(Heading("share", "change of the peak", "ratio", "Relative to the value before."))
     rows = [_format_memory_pair(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
     columns = {}
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
@@ -144,7 +144,7 @@ def _make_memory_pairs_sheet(memory: MemoryChange) -> Sheet | None:
             columns[heading] = cells
     return Sheet(
         "memory-pairs",
-        "Every process and step, the highest peak after first",
+        "All processes and steps, highest peak first",
         tuple(columns),
         tuple(zip(*columns.values(), strict=True)),
         len(memory.pairs) + memory.omitted - len(rows),
@@ -167,7 +167,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
     """
     headings = (
         *parse_headings("""
-            site | place in the program | text | File and function; lines and folders do not tell places apart.
+            site | place in the program | text | File and function; lines and folders are ignored.
             state | is
         """),
         *_CHANGED,
@@ -227,7 +227,7 @@ def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
     if not rows:
         return None
     moments = sorted({_AT[sites.moment] for sites in memory.elsewhere})
-    title = f"What changed most {' or '.join(moments)} elsewhere"
+    title = f"Largest changes {' or '.join(moments)} elsewhere"
     return Sheet("memory-elsewhere", title, headings, tuple(rows))
 
 
@@ -248,7 +248,7 @@ def _list_memory_caveats(memory: MemoryChange) -> Iterator[str]:
         yield f"memory ran out {before:,} {choose_plural(before, 'time')} on both sides"
     if any(site.kind == "rest" for sites in memory.sites for site in sites.rows):
         yield "a snapshot with more places names its largest ones: those that are named may hold a little more among the smaller ones"
-    yield "bytes are as requested unless a heading says otherwise; what lies outside PyTorch's allocator is in no snapshot"
+    yield "bytes are requested bytes unless a heading says otherwise; snapshots cover PyTorch's allocator only"
 
 
 def _build_memory_charts(comparison: Comparison, memory: MemoryChange) -> Iterator[Chart]:

@@ -25,7 +25,7 @@ def list_noise_notes(side: ComparedSide) -> Iterator[str]:
     if len(side.spans) < 2:
         return
     if has_overlapping_runs(side.spans):
-        yield "runs overlap in time: they may have slowed one another"
+        yield "runs overlap in time: they may have slowed each other"
     length = max(end for _, _, end in side.spans) - min(start for _, start, _ in side.spans)
     yield (
         f"the runs span {format_quantity(length, 'ns')}: drift over longer times, and other nodes, are not in this noise"
@@ -54,9 +54,7 @@ def build_noise_report(noise: NoiseFile, side: ComparedSide) -> Report:
         tool_version=noise.tool_version,
         identity=(f"{len(noise.runs)} runs of one setting", *_describe_calibrated_hardware(noise)),
         answer=_describe_step_noise(next(frame.rows()), few=len(noise.runs) < LEAST_RUNS),
-        overview=make_sheet(
-            "overview", "How much equal runs differ", _HEADINGS, frame, caption=" · ".join(noise.notes)
-        ),
+        overview=make_sheet("overview", "Noise of equal runs", _HEADINGS, frame, caption=" · ".join(noise.notes)),
     )
 
 
@@ -97,11 +95,9 @@ def _describe_calibrated_hardware(noise: NoiseFile) -> Iterator[str]:
 
 def _describe_step_noise(first: Mapping[str, Any], *, few: bool) -> str:
     """Describe the spread of the step, and the smallest change that it lets one detect."""
-    text = f"runs differ by {format_quantity(first['sd'], 'ratio')} in the {first['title']} (one standard deviation)"
+    text = f"runs differ by {format_quantity(first['sd'], 'ratio')} in {first['title']} (standard deviation)"
     if few:
         return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"
     if first["resolves"] is None:
         return text
-    return (
-        f"{text}: {LEAST_RUNS_OF_PLAN} runs per side show changes from {format_quantity(first['resolves'], 'ratio')} on"
-    )
+    return f"{text}: {LEAST_RUNS_OF_PLAN} runs per side detect changes of {format_quantity(first['resolves'], 'ratio')} or more"

@@ -333,7 +333,7 @@ def _pair_memory_steps(base: Steps, opt: Steps) -> tuple[list[tuple[MemorySnapsh
     if before.step is None and after.step is None:
         return [(before, after)], ""
     note = (
-        f"no step is on both sides: {_name_snapshot_step(before)} is compared with {_name_snapshot_step(after)},"
+        f"the sides share no step: {_name_snapshot_step(before)} is compared with {_name_snapshot_step(after)},"
         " the last of each"
     )
     return [(before, after)], note

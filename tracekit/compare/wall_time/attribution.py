@@ -22,10 +22,12 @@ from tracekit.compare.wall_time.attribution_rows import (
 )
 from tracekit.compare.wall_time.difference_intervals import compute_difference_intervals
 from tracekit.compare.wall_time.kernels import find_kernel_changes
+from tracekit.compare.wall_time.renamed_kernels import RENAMED
 from tracekit.compare.wall_time.slot_table import (
     RESIDUALS,
     REST,
     STEP_END,
+    STEP_KEY,
     TWICE,
     UNRECORDED,
     SlotHalf,
@@ -35,10 +37,12 @@ from tracekit.compare.wall_time.slot_table import (
 )
 from tracekit.compare.wall_time.transfers import compare_transfers
 from tracekit.job.frames import to_float_or_none
+from tracekit.job.steps.metric_samples import Key
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.speedup import Pairing
 from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, get_class_title
+from tracekit.model.text.kernel_labels import label_kernel_family
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,8 +58,8 @@ MAX_STAGES, MAX_WITHIN, LEAST_STAGE = 3, 8, 0.05
 RESIDUAL_TITLES = {
     STEP_END: "wait at step end",
     REST: "rest of the step (not recorded)",
-    UNRECORDED: "steps of which nothing was recorded",
-    TWICE: "recorded twice (taken off)",
+    UNRECORDED: "steps without any recording",
+    TWICE: "recorded twice (subtracted)",
 }
 """Titles of the time that no lane accounts for."""
 
@@ -67,17 +71,19 @@ OUTSIDE = "(no stage)"
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
-def attribute_sides(base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None) -> Attribution:
+def attribute_sides(
+    base: ComparedSide, opt: ComparedSide, level: float, paired: Pairing | None = None, unit: Key = STEP_KEY
+) -> Attribution:
     """Attribute the change of the step, or give the reason why it cannot be attributed.
 
-    `paired` is the pairing that `choose_pairing` found.
+    `paired` is the pairing that `choose_pairing` found, `unit` the unit of work of recordings without step marks.
     """
-    table = build_slot_table(base, opt)
+    table = build_slot_table(base, opt, unit)
     if isinstance(table, str):
         return Attribution(missing=table)
     return replace(
         attribute_slot_table(table, level, paired),
-        transfers=compare_transfers(base, opt),
+        transfers=compare_transfers(base, opt, unit),
         kernels=find_kernel_changes(table),
     )
 
@@ -214,7 +220,7 @@ def _title_op(kind: str, cause: str, path: str, kernel: str) -> str:
     if names and path not in (UNLINKED, OTHER):
         name = names[-1] if kind == "collective" else names[0]
     elif kernel and kernel != OTHER:
-        name = replaced_names.strip_build_details(kernel)
+        name = kernel if RENAMED in kernel else label_kernel_family(kernel)
     else:
         name = path or OTHER
     if kind in ("compute", "host"):

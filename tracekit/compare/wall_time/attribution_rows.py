@@ -42,13 +42,15 @@ class AttributionRow:
 class TransferChange:
     """Collectives of one stage and kind on both sides: (transfer, wait, not split) per step and rank.
 
-    These are whole durations, including overlap with other work.
+    These are whole durations, including overlap with other work. `waited_for` is the rank for which the wait of all
+    ranks changed most, with that wait on both sides; None if clocks do not tell who came last.
     """
 
     stage: str
     op: str
     base: tuple[float, float, float]
     opt: tuple[float, float, float]
+    waited_for: tuple[int, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,14 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True)
 class KernelChanges:
-    """Kernels that changed, the largest difference first; `tested` of `seen` had enough `unit`s (run | step).
+    """Kernels that changed beyond chance, the largest difference first; `tested` of `seen` had enough `unit`s (run | step).
 
-    `warnings` describe shifts shared by all kernels of a class. `on_host`: host ops instead of kernels.
+    `largest` are those of all kernels that differ most, whether tested or not. `warnings` describe shifts shared by
+    all kernels of a class. `on_host`: host ops instead of kernels.
     """
 
     changed: tuple[KernelChange, ...] = ()
+    largest: tuple[KernelChange, ...] = ()
     tested: int = 0
     seen: int = 0
     unit: str = "step"

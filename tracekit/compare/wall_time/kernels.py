@@ -21,6 +21,9 @@ from tracekit.model.stats.many import CommonShift, KernelLimits, KernelTests, co
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED
 from tracekit.process.ops.kernel_names import is_gemm_kernel
 
+MAX_LARGEST = 100
+"""Kernels that are listed whether they changed beyond chance or not."""
+
 LEAST_SHIFT = 0.005
 """Smallest common shift that is reported."""
 
@@ -68,12 +71,12 @@ def find_kernel_changes(table: SlotTable) -> KernelChanges:
     if by_run:
         base, opt = (average_steps_by_run(base, table.base.run), average_steps_by_run(opt, table.opt.run))
     tests = compare_kernels(base, opt, times.kinds, base_step=base_step, opt_step=opt_step)
-    rows = sorted(
-        _list_changed_kernels(table, times, tests, base_step),
-        key=lambda row: (-abs(row.difference), row.name, row.kind),
-    )
+    rows = sorted(_list_kernel_changes(table, times, tests), key=lambda row: (-abs(row.difference), row.name, row.kind))
+    least_difference = KernelLimits().least_difference * base_step
+    certain = {(times.names[row], times.kinds[row]) for row, test in enumerate(tests.kernels) if test.changed}
     return KernelChanges(
-        tuple(rows),
+        tuple(row for row in rows if (row.name, row.kind) in certain or _is_large_on_one_side(row, least_difference)),
+        largest=tuple(rows[:MAX_LARGEST]),
         tested=tests.tested,
         seen=len(times.names),
         unit="run" if by_run else "step",
@@ -82,29 +85,28 @@ def find_kernel_changes(table: SlotTable) -> KernelChanges:
     )
 
 
-def _list_changed_kernels(
-    table: SlotTable, times: _KernelTimes, tests: KernelTests, base_step: float
-) -> Iterator[KernelChange]:
-    """List kernels that changed beyond chance, and those on one side only that matter to the step."""
-    least_difference = KernelLimits().least_difference * base_step
+def _is_large_on_one_side(row: KernelChange, least_difference: float) -> bool:
+    """Check whether a kernel exists on one side only and matters to the step."""
+    return row.presence != "both" and abs(row.difference) >= least_difference
+
+
+def _list_kernel_changes(table: SlotTable, times: _KernelTimes, tests: KernelTests) -> Iterator[KernelChange]:
+    """List the change of every kernel with the result of its test."""
     before = times.base @ table.base.weights
     after = times.opt @ table.opt.weights
     for row, test in enumerate(tests.kernels):
-        presence = _PRESENCE.get(test.presence, "both")
         base_ns, opt_ns = float(before[row]), float(after[row])
-        large = abs(opt_ns - base_ns) >= least_difference
-        if test.changed or (presence != "both" and large):
-            yield KernelChange(
-                times.names[row],
-                times.kinds[row],
-                base_ns,
-                opt_ns,
-                opt_ns - base_ns,
-                _ratio_of_log(test.change),
-                _ratio_of_log(test.corrected),
-                test.q_corrected,
-                presence,
-            )
+        yield KernelChange(
+            times.names[row],
+            times.kinds[row],
+            base_ns,
+            opt_ns,
+            opt_ns - base_ns,
+            _ratio_of_log(test.change),
+            _ratio_of_log(test.corrected),
+            test.q_corrected,
+            _PRESENCE.get(test.presence, "both"),
+        )
 
 
 def _ratio_of_log(log: float | None) -> float | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
+
+from tracekit.model.text.kernel_labels import strip_build_details
 
 SEPARATOR = " > "
 
@@ -12,27 +13,6 @@ SlotKey = tuple[str, str, str, str]
 
 ReplacedPlace = tuple[str, str, str]
 """Stage, class, and the path of the op under which the sides differ."""
-
-_VARYING = re.compile(r"0x[0-9a-f]+|(?<![a-z])[0-9a-f]{8,}(?![a-z])|\d+", re.IGNORECASE)
-
-
-def strip_build_details(name: str) -> str:
-    """Strip numbers, hashes and template arguments, which vary between builds, from a name.
-
-    >>> strip_build_details("triton_poi_fused_add_12") == strip_build_details("triton_poi_fused_add_0")
-    True
-    >>> strip_build_details("void gemm<128, float>(int)")
-    'void gemm'
-    """
-    depth, outside = 0, []
-    for part in re.split(r"([<>])", name.partition("(")[0] or name):
-        if part == "<":
-            depth += 1
-        elif part == ">" and depth:
-            depth -= 1
-        elif not depth:
-            outside.append(part)
-    return _VARYING.sub("#", "".join(outside)).strip(" _#") or name
 
 
 def match_replaced_keys(before: Iterable[SlotKey], after: Iterable[SlotKey]) -> dict[SlotKey, ReplacedPlace]:

@@ -6,16 +6,20 @@ Steps are first averaged over the lanes of a role: devices, or processes without
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.compare.sides import ComparedSide
 from tracekit.compare.wall_time.attribution_rows import StageTimeChange
-from tracekit.compare.work_units import has_no_steps
+from tracekit.compare.wall_time.renamed_kernels import rename_replaced_kernels
+from tracekit.compare.work_units import WINDOW_KEY, has_no_steps
 from tracekit.job.frames import UNIT, has_epoch_times, keep_undamaged_rows, name_stages, summarize_step_walls
+from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.intervals import Intervals, intersect, merge_intervals
-from tracekit.model.metrics import STEP_TIME
+from tracekit.model.metrics import LAUNCH_CADENCE, PER_WORK, RANGE_CADENCE, STAGE_TIME, STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import Frame, concat, count_distinct_of, max_of, sum_of, texts
@@ -40,6 +44,11 @@ RESIDUALS = (STEP_END, REST, UNRECORDED, TWICE)
 _FITS = 1e-3
 """Largest overlap of roles that still count as taking turns, as a share of the shorter one."""
 
+
+STEP_KEY: Key = (STEP_TIME, None, None)
+
+SHARED_UNITS = (RANGE_CADENCE, LAUNCH_CADENCE, STAGE_TIME, *(name for name, _ in PER_WORK.values()))
+"""Metrics whose samples are units of work that recordings consist of."""
 
 StepKey = tuple[object, object, object]
 """Run, step number, and the part of the run if there is no number."""
@@ -76,27 +85,34 @@ class SlotTable:
 
 @dataclass(frozen=True, slots=True)
 class CountedSteps:
-    """Steps of one side that count: run number, wall time and id of each."""
+    """Steps of one side that count: run number, wall time and id of each.
+
+    Without step marks they are recordings, `shares` the part of each that one unit of work takes, and `stage` the
+    role and stage that is the unit; None for other units.
+    """
 
     side: ComparedSide
     run: Ints
     wall: Floats
     ids: tuple[StepKey, ...]
+    shares: Floats | None = None
+    stage: tuple[str | None, str] | None = None
 
 
-def build_slot_table(base: ComparedSide, opt: ComparedSide) -> SlotTable | str:
+def build_slot_table(base: ComparedSide, opt: ComparedSide, unit: Key = STEP_KEY) -> SlotTable | str:
     """Build the slots of both sides, or the reason why there are none.
 
-    Rows of a step add up to its wall time; a row of `RESIDUALS` covers time that lanes do not account for.
+    Rows of a step, or of one `unit` of work without step marks, add up to its wall time; a row of `RESIDUALS`
+    covers time that lanes do not account for.
     """
     sides: list[tuple[CountedSteps, Frame]] = []
     for side in (base, opt):
-        steps = find_counted_steps(side)
+        steps = find_counted_steps(side, unit)
         if isinstance(steps, str):
             return f"{side.name}: {steps}"
         rows = _average_slots_over_lanes(steps)
         if not len(rows):
-            return f"{side.name}: no step holds recorded activity of a source without damage"
+            return f"{side.name}: no step has activity from an undamaged source"
         sides.append((steps, rows))
     roles, notes = _choose_step_roles(sides)
     parts = []
@@ -106,6 +122,7 @@ def build_slot_table(base: ComparedSide, opt: ComparedSide) -> SlotTable | str:
         parts.append(complete.with_columns(half=number))
     both = concat(parts)
     both = both.with_columns(**{name: _fill_missing_texts(both[name]) for name in SLOT_KEYS})
+    both = rename_replaced_kernels(both)
     both = both.with_columns(key=both.dense_rank(*SLOT_KEYS))
     keys = both.distinct(*SLOT_KEYS).select(*SLOT_KEYS).sort(*SLOT_KEYS)
     halves = []
@@ -150,18 +167,52 @@ def _measure_stage_times(rows: Frame, halves: Sequence[SlotHalf]) -> tuple[Stage
     return tuple(StageTimeChange(role or None, stage, *sums[role, stage]) for role, stage in sorted(sums))
 
 
-def find_counted_steps(side: ComparedSide) -> CountedSteps | str:
-    """Find the steps of a side that count, all of them measured; else the reason why there are none."""
-    if has_no_steps(side):
-        return "nothing marks a step: where the time of a unit of work went is not told"
-    if (STEP_TIME, None, None) not in side.samples:
-        return "a log tells no more than how long steps and stages last: give profiles as well"
+def find_counted_steps(side: ComparedSide, unit: Key = STEP_KEY) -> CountedSteps | str:
+    """Find the steps of a side that count, or its recordings; else the reason why there are none.
+
+    All of them are measured. Recordings without step marks are shared out over the `unit`s of work in them.
+    """
+    unmarked = has_no_steps(side)
+    if not unmarked and STEP_KEY not in side.samples:
+        return "a log has the times of steps and stages only: give profiles as well"
     if side.errors:
         return f"an error of tracekit: {side.errors[0]}"
     if not side.measured:
-        return "saved reports do not hold where time went: give the profiles, or what --save wrote"
+        return "saved reports do not contain exclusive times: give the profiles, or the files that --save wrote"
+    steps = _list_measured_steps(side, side.samples[WINDOW_KEY if unmarked else STEP_KEY])
+    if isinstance(steps, str) or not unmarked:
+        return steps
+    return _share_out_recordings(steps, unit)
+
+
+def _share_out_recordings(steps: CountedSteps, unit: Key) -> CountedSteps | str:
+    """Share the time of each run's recordings out over the units of work in them."""
+    if unit == WINDOW_KEY:
+        return steps
+    samples = steps.side.samples.get(unit)
+    if samples is None or unit[0] not in SHARED_UNITS:
+        return "nothing marks a step, and the two sides share no unit of work"
+    by_run = dict(zip(samples.runs, samples.values, strict=True))
+    windows = steps.side.samples[WINDOW_KEY]
+    if by_run.keys() != set(windows.runs):
+        return "the unit of work does not recur in every run"
+    shares = np.empty(len(steps.wall))
+    for number, run in enumerate(windows.runs):
+        values, mine = by_run[run], steps.run == number
+        # A cadence or a count shares out whole recordings, a stage those parts of them that are its own.
+        whole = float(steps.wall[mine].sum())
+        shares[mine] = (
+            (fsum(values) / len(values) * mine.sum() / whole) if unit[0] != STAGE_TIME else mine.sum() / len(values)
+        )
+    if unit[0] != STAGE_TIME:
+        return replace(steps, wall=steps.wall * shares, shares=shares)
+    means = np.array([fsum(by_run[run]) / len(by_run[run]) for run in windows.runs])
+    return replace(steps, wall=means[steps.run], shares=shares, stage=(unit[1], unit[2] or ""))
+
+
+def _list_measured_steps(side: ComparedSide, samples: MetricSamples) -> CountedSteps | str:
+    """List the steps, or recordings, of samples, all of them measured; else the reason why they are not."""
     measured_walls = _collect_step_walls(side.measured)
-    samples = side.samples[STEP_TIME, None, None]
     keys, runs, walls = [], [], []
     for number, (steps, values) in enumerate(zip(samples.steps, samples.values, strict=True)):
         for (run, step, part), wall in zip(steps, values, strict=True):
@@ -207,6 +258,13 @@ def _average_slots_over_lanes(steps: CountedSteps) -> Frame:
     rows = rows.filter(on_device | ~role_has_device)
     rows = rows.with_columns(lane=rows.group_by("measured", *IN_RUN, "device", "again").number)
     lanes = rows.group_by("unit", "role_text").each(count_distinct_of("lane"))
+    if steps.stage is not None:
+        role, stage = steps.stage
+        of_unit = rows.equals("stage", stage) & (rows.equals("role_text", role) if role else True)
+        rows, lanes = rows.filter(of_unit), lanes[of_unit]
+    if steps.shares is not None:
+        share = steps.shares[rows["unit"]]
+        rows = rows.with_columns(exclusive_ns=rows["exclusive_ns"] * share, count=rows["count"] * share)
     return rows.with_columns(ns=rows["exclusive_ns"] / lanes, count=rows["count"] / lanes)
 
 
@@ -263,8 +321,7 @@ def _choose_step_roles(sides: Sequence[tuple[CountedSteps, Frame]]) -> tuple[lis
     if not left_out:
         return counted, []
     note = (
-        f"roles work at the same time: the step is told by {_join_role_names(counted)},"
-        f" not by {_join_role_names(left_out)}"
+        f"roles run concurrently: the attribution covers {_join_role_names(counted)}, not {_join_role_names(left_out)}"
     )
     return counted, [note]
 

@@ -13,10 +13,10 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame
 
 FIRST, COMPILES = "first_of_window", "compilations"
-_OPENING, _COMPILING = "warm-up", "compiles or loads code"
-_EMPTY, _AHEAD = ("cut off, with next to no device work", "the host ran ahead of its device work")
-_OPEN = "its end was not recorded"
-INCOMPLETE = "not recorded whole on every rank"
+_OPENING, _COMPILING = "warm-up step", "compiles or loads code"
+_EMPTY, _AHEAD = ("cut off, with almost no device work", "out of step with its device work: the host ran ahead")
+_OPEN = "last recorded step; its end is unknown"
+INCOMPLETE = "incomplete on some rank"
 """Reason for leaving out a step that a rank lacks, or for which the work of a rank is lost."""
 
 COMPARED_ONLY = frozenset([_COMPILING])

@@ -28,14 +28,14 @@ Cap = Literal[
 ]
 
 CAPS: dict[Cap, str] = {
-    "no interval": "without an interval nothing can be told from noise",
-    "two steps": "two steps of one run are too few to tell anything from noise",
+    "no interval": "no confidence interval: the change cannot be separated from noise",
+    "two steps": "two steps of one run are too few to separate a change from noise",
     "one run each": "one run per side cannot separate a change from run-to-run noise",
-    "one run alone": "a side of one run cannot show how much its runs differ",
-    "two levels": "so few equal runs may lie on two levels by chance",
-    "overlap": "the runs of the two sides overlap, or nearly: with so few of them that may be chance",
-    "chance": "equal sides may seem as far apart by chance, with runs so few or steps so uneven",
-    "many comparisons": "among so many comparisons this may be chance",
+    "one run alone": "one run on a side does not show the run-to-run noise",
+    "two levels": "with so few runs, two performance levels of equal runs can look like this",
+    "overlap": "the runs of both sides overlap or nearly do: with so few runs this may be chance",
+    "chance": "with so few runs or such uneven steps, equal sides can look this different by chance",
+    "many comparisons": "may be chance among so many comparisons",
 }
 """Reasons why a verdict may be weaker than its interval; `describe_caps` adds the numbers of a comparison."""
 

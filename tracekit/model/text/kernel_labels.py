@@ -21,8 +21,11 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"nccl\w*(?:Kernel|Dev)\w*?_SendRecv", "send and receive"),
     (r"log_?soft_?max", "log softmax"),
     (r"soft_?max", "softmax"),
-    (r"flash_bwd|fmha\w*bwd|attention\w*backward", "attention backward"),
-    (r"flash_fwd|flash_attn|fmha|attention", "attention"),
+    (
+        r"flash_bwd|fmha\w*bwd|fmha_cutlassB|sdpa\w*bprop|compute_dot_do_o|convert_dq_to|attention\w*backward",
+        "attention backward",
+    ),
+    (r"flash_fwd|flash_attn|fmha|sdpa|attention", "attention"),
     (r"bn_bw|batch_?norm\w*backward", "batch norm backward"),
     (r"bn_fw|batch_?norm", "batch norm"),
     (r"layer_?norm\w*(?:grad|backward)|GammaBetaBackward", "layer norm backward"),
@@ -41,8 +44,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"DeviceScan|(?<![a-z])scan", "scan"),
     (r"top_?k", "top-k"),
     (r"CatArray", "concatenate"),
-    (r"scatter_gather|index_elementwise|indexing_|gpu_index", "index"),
-    (r"multi_tensor_apply", "foreach"),
+    (r"scatter_gather|vectorized_gather|index_elementwise|indexing_|gpu_index", "index"),
 )
 """Name patterns and the operation of the kernel; the first match wins."""
 
@@ -63,16 +65,31 @@ _TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """Name patterns of the compute type; the first match wins."""
 
-_ELEMENTWISE = compile_lazily(r"elementwise|reduce_kernel|multi_tensor_apply")
+_ELEMENTWISE = compile_lazily(r"elementwise|(?<![A-Za-z])reduce_kernel")
 _FUNCTOR = compile_lazily(
-    r"CUDAFunctor(?:OnSelf)?_(\w+?)<|(\w+?)_?[fF]unctor[<>,]|(\w+?)_kernel_(?:cuda|impl)|(\w+?)_kernel[(<]"
-    r"|launch_(\w+?)_scalar|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
+    r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)<|(\w+?)_?[fF]unctor[<>,]|(\w+?)_kernel_(?:cuda|impl)"
+    r"|(\w+?)_(?:cuda_)?kernel[(<]|(\w+?)CUDAKernelImpl|launch_(\w+?)_scalar"
+    r"|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
 )
+_FOREACH = compile_lazily(
+    r"(?:std|at::native)(?:::\(anonymous namespace\))?::(?!\w+Metadata<)(\w+?)(?:Math)?(?:Functor)?<(?:float|double|c10::)"
+)
+_ON_LISTS = compile_lazily(r"(?:Unary|Binary|Pointwise|Ternary)Op")
+_CAMEL = compile_lazily(r"(?<=[a-z])(?=[A-Z])")
 _WRAPPERS = frozenset(["Binary", "AUnary", "BUnary", "Unary", "elementwise", "reduce", "gpu", "index", "func_wrapper"])
-_WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
+_WORDS = {
+    "direct_copy": "copy",
+    "Welford": "variance",
+    "bfloat16_copy": "copy",
+    "multiplies": "mul",
+    "plus": "add",
+    "minus": "sub",
+    "divides": "div",
+}
 _FUSED = compile_lazily(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
 _DROPPED = compile_lazily(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
-_REMARK = compile_lazily(r"\((?!anonymous )")
+_SIGNATURE = compile_lazily(r"(?:[\w~$]+::)*[\w~$]+[<(]")
+_VARYING = compile_lazily(r"0x[0-9a-f]+|(?<![a-z])[0-9a-f]{8,}(?![a-z])|\d+", re.IGNORECASE)
 _CUTLASS = compile_lazily(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
 
 
@@ -102,12 +119,51 @@ def shorten_kernel_name(name: str) -> str:
 
 
 def is_template_name(text: str) -> bool:
-    """Whether a name is a C++ function with namespaces or template arguments, not a plain word or a parenthesized remark.
+    """Whether a text is one C++ function with template or call arguments, not an op, a sentence or a remark.
 
-    >>> is_template_name("at::native::f<int>"), is_template_name("(nothing recorded, after aten::mm)")
+    >>> is_template_name("void at::native::(anonymous namespace)::f<int>(int)"), is_template_name("aten::mm")
     (True, False)
+    >>> is_template_name("replaced: aten::mul_ → aten::_fused_adamw_"), is_template_name("(nothing, after aten::mm<2>)")
+    (False, False)
     """
-    return ("::" in text or "<" in text) and not _REMARK.match(text)
+    return _SIGNATURE.match(_DROPPED.sub("", text[:MAX_READ])) is not None
+
+
+def label_kernel_family(name: str) -> str:
+    """Label a kernel without the numbers and template arguments that vary between builds of it.
+
+    >>> label_kernel_family("nvjet_sm90_tst_64x64_64x13_2x1_v_bz_NNT")
+    'matrix product (nvjet_sm#_tst_#x#_#x#_#x#_v_bz_NNT)'
+    >>> label_kernel_family("void at::native::(anonymous namespace)::f<128, float>(int)")
+    'at::native::f'
+    """
+    text = name[:MAX_READ]
+    function = _extract_function_name(text)
+    kind = _identify_operation(text, function)
+    if kind is None or kind == function:
+        return strip_build_details(name).removeprefix("void ")
+    function = _VARYING.sub("#", function).strip("_#")
+    return f"{kind} ({', '.join(part for part in (function, _identify_compute_type(text)) if part)})"
+
+
+def strip_build_details(name: str) -> str:
+    """Strip numbers, hashes and template arguments, which vary between builds, from a name.
+
+    >>> strip_build_details("triton_poi_fused_add_12") == strip_build_details("triton_poi_fused_add_0")
+    True
+    >>> strip_build_details("void gemm<128, float>(int)")
+    'void gemm'
+    """
+    depth, outside = 0, []
+    plain = name.replace("(anonymous namespace)::", "")
+    for part in re.split(r"([<>])", plain.partition("(")[0] or name):
+        if part == "<":
+            depth += 1
+        elif part == ">" and depth:
+            depth -= 1
+        elif not depth:
+            outside.append(part)
+    return _VARYING.sub("#", "".join(outside)).strip(" _#") or name
 
 
 def _extract_function_name(text: str) -> str:
@@ -124,6 +180,8 @@ def _identify_operation(text: str, function: str) -> str | None:
     fused = _FUSED.match(text)
     if fused:
         return f"fused {_join_first_ops(fused[1])}"
+    if "multi_tensor_apply" in function:
+        return f"foreach {_extract_list_functor(text)}".strip()
     if _ELEMENTWISE.search(function):
         return _extract_functor(text)
     for pattern, kind in _KINDS:
@@ -143,8 +201,21 @@ def _extract_functor(text: str) -> str | None:
     for groups in _FUNCTOR.findall(text):
         word = next((group for group in groups if group), "")
         if word and word not in _WRAPPERS and not _ELEMENTWISE.search(f"{word}_kernel"):
-            return _WORDS.get(word, word).lower()
+            return _write_as_words(word)
     return None
+
+
+def _extract_list_functor(text: str) -> str:
+    """Extract the operation of a kernel over lists of tensors; empty if the name does not reveal it."""
+    words = _FOREACH.findall(text)
+    words += [word.removesuffix("Math") for groups in _FUNCTOR.findall(text) for word in groups if word]
+    own = (word for word in words if not _ON_LISTS.match(word) and "multi_tensor_apply" not in word)
+    return _write_as_words(next(own, ""))
+
+
+def _write_as_words(word: str) -> str:
+    """Write a C++ name in lower-case words: `GeluBackward` as `gelu backward`."""
+    return _WORDS.get(word) or _CAMEL.sub(" ", word).lower()
 
 
 def _identify_compute_type(text: str) -> str:

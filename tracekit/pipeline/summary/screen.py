@@ -115,7 +115,7 @@ def _list_run_roles(measured: Measurements) -> str:
 
 
 def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> str:
-    """List steps as `steps 2–6 of 1–6 (1: warm-up)`, or count captures without steps."""
+    """List steps as `steps 2–6 of 1–6 (1: warm-up step)`, or count captures without steps."""
     walls = summarize_step_walls(measured).walls
     numbered = walls.filter(~walls.is_missing("step"))
     steps = {(run or "", step) for run, step in zip(numbered.values("run"), numbered.values("step"), strict=True)}
@@ -132,7 +132,7 @@ def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> 
 
 
 def explain_left_out_steps(left_out: Sequence[DroppedStep]) -> str:
-    """Explain why steps do not count, by reason: `1: warm-up; 6: cut off`."""
+    """Explain why steps do not count, by reason: `1: warm-up step; 6: cut off`."""
     by_reason: dict[str, set[int]] = {}
     for step in left_out:
         by_reason.setdefault(step.reason, set()).add(step.step or 0)
