@@ -118,7 +118,7 @@ def test_ranks_that_failed_are_named(faults, left, caution):
     whole = measured(*faults)
     assert failing.describe_sound_captures(whole, faults) == left
     (words,) = failing.list_fault_cautions(whole)
-    start = f"an error in tracekit, not in the run: copies could not be measured of {caution}: boom (nothing"
+    start = f"an error in tracekit, not in the run: copies could not be measured of {caution}: boom (missing"
     assert words.startswith(start)
 
 
@@ -137,10 +137,10 @@ def test_captures_without_ranks_of_their_own_are_counted(names, caution, ranks):
 
 def test_an_error_is_of_the_file_that_all_faults_come_from():
     own, others = fault("a", file="/x/mine.py"), fault("b", "memory")
-    assert failing.explain_faults([own]) == "an error of mine.py: copies could not be measured: boom"
-    both = "an error of tracekit: copies could not be measured: boom; memory could not be measured: boom"
+    assert failing.explain_faults([own]) == "an error in mine.py: copies could not be measured: boom"
+    both = "an error in tracekit: copies could not be measured: boom; memory could not be measured: boom"
     assert failing.explain_faults([own, others, fault("c", "memory")]) == both
-    assert failing.describe_fault_caveat(measured(own), [own]).startswith("of 2 of 3 ranks: an error of mine.py left")
+    assert failing.describe_fault_caveat(measured(own), [own]).startswith("of 2 of 3 ranks: an error in mine.py left")
 
 
 def test_rules_that_did_not_fire_have_failed_where_captures_are_missing():

@@ -119,7 +119,7 @@ def rests_on(id_):
 
 
 def check_sections(report, good, id_):
-    """Every section is as it was, or says that an error of tracekit is why it is not; no rule of the latter is clear."""
+    """Every section is as it was, or says that an error in tracekit is why it is not; no rule of the latter is clear."""
     before = {section.id: section for section in good.sections}
     changed = set()
     for section in report.sections:
@@ -127,7 +127,7 @@ def check_sections(report, good, id_):
             continue
         changed.add(section.id)
         told = section.reason if section.status == "failed" else " ".join(section.caveats)
-        assert "an error of tracekit" in told, section
+        assert "an error in tracekit" in told, section
         fired = {finding.rule for finding in section.findings}
         if section.id in ("repeats", "steps") and SOME not in told and section.status == "ok":
             continue  # only metrics or a chart are left out, and that is said
@@ -147,7 +147,7 @@ def check_sections(report, good, id_):
 
 
 def check_first_screen(report, good, id_):
-    assert any(id_ in line and "an error of tracekit" in line for line in report.cautions)
+    assert any(id_ in line and "an error in tracekit" in line for line in report.cautions)
     for fact in report.identity:
         assert fact in good.identity or fact.endswith(f"({SOME})"), fact
     before = {metric.name: metric for metric in good.headline}
@@ -333,7 +333,7 @@ def test_a_gate_does_not_pass_on_what_failed(parts, reduced, failing, ranks):
     assert "opt: gpu-time could not be measured" in busy.claim
     assert (ops.outcome, step_time.outcome) == ("pass", "pass")
     assert summarize_gates((busy, ops, step_time)) == "not tested"
-    assert any("an error of tracekit" in note for note in opt.notes)
+    assert any("an error in tracekit" in note for note in opt.notes)
     assert not opt.measured
 
 

@@ -221,7 +221,7 @@ def list_fault_cautions(measured: Measurements) -> tuple[str, ...]:
 
 def attribute_error(file: str) -> str:
     """Attribute an error to tracekit, or to the user's file with a question."""
-    return f"an error of {Path(file).name if file else 'tracekit'}"
+    return f"an error in {Path(file).name if file else 'tracekit'}"
 
 
 def _attribute_faults(faults: Collection[Fault]) -> str:
@@ -232,7 +232,7 @@ def _attribute_faults(faults: Collection[Fault]) -> str:
 
 def format_fault_caution(what: str, file: str = "") -> str:
     """Format the caution for one error of tracekit or of the user's file."""
-    return f"{attribute_error(file)}, not of the run: {what} (missing results are not judged; tracekit analyze -v prints where it happened)"
+    return f"{attribute_error(file)}, not in the run: {what} (missing results are not judged; tracekit analyze -v prints where it happened)"
 
 
 def is_fault_remark(remark: Remark) -> bool:

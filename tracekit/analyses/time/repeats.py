@@ -140,7 +140,7 @@ def _list_unmeasured_metrics(measured: Measurements) -> Iterator[str]:
     """List the metrics that an error of tracekit left unmeasured, in whole or part."""
     titles = [METRICS[name].title for name in METRICS if name in list_unsound_metrics(measured)]
     if titles:
-        yield f"an error of tracekit left these unmeasured: {', '.join(titles)}"
+        yield f"an error in tracekit left these unmeasured: {', '.join(titles)}"
 
 
 def _keep_longest_stages(rows: Frame) -> tuple[Frame, int]:

@@ -152,7 +152,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     steps = summarize_step_walls(measured)
     # Only a failed measurement can keep the charts from being drawn; it is reported as a caveat.
     are_drawn = not has_faults(measured) or judge_if_sound(measured, draw_stage_gantts, None) is not None
-    undrawn = "an error of tracekit: the stages of single steps could not be drawn"
+    undrawn = "an error in tracekit: the stages of single steps could not be drawn"
     metrics = (
         Metric("step_wall", steps.step_ns, "ns", "lower", *_find_wall_range(steps.walls), "step", STEP_BOUNDS),
         Metric("steps", steps.count, "count"),

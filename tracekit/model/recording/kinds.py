@@ -210,7 +210,7 @@ def _describe_unusable_events(group: RecordingGroup) -> str:
         for count, what in ((group.count("no_start"), "start (ts)"), (group.count("no_phase"), "phase (ph)"))
         if count
     ]
-    reason = " and ".join(lacking) or "tracekit reads no event of these kinds"
+    reason = " and ".join(lacking) or "tracekit does not read these kinds of events"
     return f"No event can be used: {reason}{group.share}."
 
 

@@ -13,7 +13,7 @@ TABLES: tuple[Table, ...] = (
         "one thing checked about one source",
         {
             **KEYS,
-            "name": Column("category", "What was counted."),
+            "name": Column("category", "Subject of the count."),
             "count": Column("Int64", "How many."),
             "dur_ns": Column("Int64", "How much time they take, ns."),
             "size_bytes": Column("Int64", "How many bytes."),
@@ -71,7 +71,7 @@ TABLES: tuple[Table, ...] = (
             "live_bytes": Column("int64", "Requested bytes in use."),
             "live_count": Column("int64", "Blocks in use."),
             "born_bytes": Column("Int64", "The part allocated within the snapshot's history."),
-            "born_count": Column("Int64", "Blocks of these."),
+            "born_count": Column("Int64", "Number of these blocks."),
             "cohort_count": Column("Int64", "Number of snapshots (steps) with live blocks; <NA>: unknown."),
         },
     ),
