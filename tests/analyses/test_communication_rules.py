@@ -30,7 +30,7 @@ def test_where_only_waiting_is_exposed_the_rule_says_so(tmp_path):
     assert rules(found) == []
     ((answer, reason),) = answers(found, "exposed-communication")
     assert answer == "clear"
-    assert reason.startswith("5.6 % of update_actor is exposed communication, but of waiting")
+    assert reason.startswith("5.6 % of update_actor is exposed communication: waiting")
 
 
 def test_one_rank_alone_cannot_tell_waiting_apart(tmp_path):

@@ -91,7 +91,7 @@ def test_what_no_other_finding_tells_has_to_reach_the_threshold_by_itself(tmp_pa
     for one in mine:
         left = stage - 2070
         assert one.claim == (
-            "GPUs are busy 57 % of update_actor, and 20 % of it is idle without another finding: 519 µs of 2.59 ms idle with nothing recorded"
+            "GPUs are busy 57 % of update_actor, and idle 20 % of it beyond other findings: 519 µs of 2.59 ms idle with nothing recorded"
         )
         assert one.recoverable_ns == left * 1000
         assert one.recoverable_ratio == pytest.approx(left / stage)

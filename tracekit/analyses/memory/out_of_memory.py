@@ -25,7 +25,7 @@ from tracekit.process.memory.calls import list_last_actions, list_oom_failures
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
-"""Why memory ran out: too much in use | free pieces too small | others hold the device | not told."""
+"""Why out of memory: too much in use | free pieces too small | others hold the device | not told."""
 
 OUT_OF_MEMORY = Table(
     "out_of_memory",

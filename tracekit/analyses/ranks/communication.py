@@ -353,7 +353,7 @@ def _list_exposure_abstentions(
     for exposure, finding in judged:
         exposed = exposure.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
-            reason = f"{format_quantity(float(exposed), 'ratio')} of {exposure.window.name} is exposed communication, but of waiting for slower ranks or of small collectives"
+            reason = f"{format_quantity(float(exposed), 'ratio')} of {exposure.window.name} is exposed communication: waiting for slower ranks, or small collectives"
             price, ratio = exposure.window.per_step(float(exposure.window.gpu_time["exposed_comm_ns"]))
             yield Verdict(rules[0], "clear", reason, None, round(price), ratio)
     if any(finding is not None for _, finding in judged):

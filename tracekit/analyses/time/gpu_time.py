@@ -325,7 +325,7 @@ def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thr
     unnamed = ""
     if other_rules:
         them = "it" if len(stages) == 1 else "them"
-        unnamed = f", and {format_quantity(left_ns / window_ns, 'ratio')} of {them} is idle without another finding"
+        unnamed = f", and idle {format_quantity(left_ns / window_ns, 'ratio')} of {them} beyond other findings"
     holder = _explain_idle_stages(measured, [idle_stage.window for idle_stage in stages])
     named, _ = window.per_step(min(holder.named_ns, left_ns))
     return Finding(
@@ -337,7 +337,7 @@ def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thr
             make_evidence_metric("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
             make_evidence_metric("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
             *(
-                (make_evidence_metric("unexplained_ns", round(left), "idle without another finding"),)
+                (make_evidence_metric("unexplained_ns", round(left), "idle beyond other findings"),)
                 if other_rules
                 else ()
             ),
