@@ -54,7 +54,7 @@ def test_errors_never_show_a_stack_nor_what_an_internal_error_holds():
     assert format_work_error(TracekitError("what")) == "what"
     assert format_work_error(KeyError("/secret/path")).splitlines()[0] == "internal error: KeyError"
     assert "/secret" not in format_work_error(KeyError("/secret/path"))
-    assert format_work_error(MemoryError()).startswith("out of memory\n")
+    assert format_work_error(MemoryError()).startswith("memory ran out\n")
     assert format_work_error(PermissionError(13, "Permission denied", "x.json")) == "x.json: Permission denied"
     assert format_work_error(TracekitError("a\nb\x1b[31m")) == "a\\nb\\x1b[31m"
 
@@ -62,7 +62,7 @@ def test_errors_never_show_a_stack_nor_what_an_internal_error_holds():
 def test_the_hint_for_memory_names_no_option_of_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setattr(statements, "MEMORY_BYTES", 64 << 20)
     large = "SELECT list(range::VARCHAR || repeat('x', 100)) FROM range(100000000)"
-    with pytest.raises(TracekitError, match="out of memory") as caught:
+    with pytest.raises(TracekitError, match="memory ran out") as caught:
         statements.answer_sql(resolve_roots([str(tmp_path)]), statements.SqlArguments(".", large))
     assert caught.value.hint == "select fewer columns or rows, or aggregate before joining"
 

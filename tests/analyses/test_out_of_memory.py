@@ -1,4 +1,4 @@
-"""Why out of memory, on allocators made to run out of it for one reason each; the figures are by hand."""
+"""Why memory ran out, on allocators made to run out of it for one reason each; the figures are by hand."""
 
 from dataclasses import replace
 

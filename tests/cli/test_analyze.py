@@ -176,7 +176,7 @@ def test_running_out_of_memory_is_told_with_what_to_do(call, pipeline):
     pipeline.result = MemoryError()
     result = call("analyze", "x")
     assert result.exit_code == 2
-    assert result.stderr.startswith("tracekit: out of memory\n          try: read fewer")
+    assert result.stderr.startswith("tracekit: memory ran out\n          try: read fewer")
 
 
 def test_an_interrupt_has_its_own_status(call, pipeline):

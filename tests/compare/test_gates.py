@@ -378,7 +378,7 @@ def test_where_nothing_tells_that_memory_ran_out_the_rule_never_passes():
     found = compared(*FASTER, gate=rules).gates
     (gate,) = found
     assert gate.outcome == "not tested"
-    assert gate.claim == ("new-oom was not tested: no profile that was given records whether out of memory")
+    assert gate.claim == ("new-oom was not tested: no profile that was given records whether memory ran out")
     assert summarize_gates(found) == "not tested"
     tested = run_gate_self_test(rules, made_side("base", SLOWER[0]), ComparisonChoices())
     assert not tested.rules[0].can_fail

@@ -248,7 +248,7 @@ def test_a_run_that_ran_out_is_not_made_up_for_by_others(ran_out, tmp_path):
 def test_that_memory_ran_out_is_the_first_thing_said(ran_out):
     found = compared(ran_out["never"], ran_out["twice"])
     assert found.memory.failed == (0, 2)
-    assert build_comparison_report(found).cautions[0] == "out of memory 2 times in twice, 0 times in never"
+    assert build_comparison_report(found).cautions[0] == "memory ran out 2 times in twice, 0 times in never"
 
 
 def test_a_request_that_two_snapshots_tell_of_failed_once(tmp_path):

@@ -84,7 +84,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "explain",
         "The page of a rule",
-        "Gives the page of a rule that findings come from: what it measures, its formula, why it matters, what to try and"
+        "Gives the page of a rule that findings come from: summary, cause, how it is measured, what to try and"
         " when it is wrong. Without a rule, lists all rules.",
         ExplainArguments,
         ExplainAnswer,

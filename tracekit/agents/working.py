@@ -37,7 +37,7 @@ def format_work_error(error: Exception) -> str:
     if isinstance(error, TracekitError):
         lines = [make_printable(str(error), 1_000), make_printable(error.hint, 1_000)]
     elif isinstance(error, MemoryError):
-        lines = ["out of memory", "ask for fewer ranks or steps"]
+        lines = ["memory ran out", "ask for fewer ranks or steps"]
     elif isinstance(error, RecursionError):
         lines = ["an argument or a file is nested too deeply", "give the value itself, not its JSON text"]
     elif isinstance(error, OSError) and error.strerror:

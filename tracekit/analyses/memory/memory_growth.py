@@ -143,7 +143,7 @@ def _report_kept_stacks(
             at_site,
             (slope, label),
             ahead,
-            # A stack that grew until out of memory is the cause of that.
+            # A stack that grew until memory ran out is the cause of that.
             "high"
             if not filling and worst.windows > FEW_TIMES and match_failures(failures, worst).any()
             else _rate_kept_stack(worst, soon, filling),

@@ -25,7 +25,7 @@ from tracekit.process.memory.calls import list_last_actions, list_oom_failures
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
-"""Why out of memory: too much in use | free pieces too small | others hold the device | not told."""
+"""Cause of the OOM: too much in use | free pieces too small | other users of the device | unknown."""
 
 OUT_OF_MEMORY = Table(
     "out_of_memory",

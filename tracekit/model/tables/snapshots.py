@@ -85,7 +85,7 @@ TABLES: tuple[Table, ...] = (
             "size_bytes": Column(
                 "Int64", "Bytes: of alloc and free as requested, of segments as reserved; oom: as requested."
             ),
-            "device_free_bytes": Column("Int64", "Free on the device when out of memory (oom)."),
+            "device_free_bytes": Column("Int64", "Free on the device when memory ran out (oom)."),
             "stream": STREAM,
             "pool": POOL,
             **_CONTEXT,

@@ -187,7 +187,7 @@ def load(path: Path | str, *, max_bytes: int = MAX_SAVED_BYTES) -> Measurements:
         raise make_os_read_error(path, error, "check that it exists and that you may read it") from error
     except MemoryError as error:
         hint = "load it on a machine with more memory"
-        raise TraceFormatError(path, "out of memory", hint, code="out-of-memory") from error
+        raise TraceFormatError(path, "memory ran out", hint, code="out-of-memory") from error
     except Exception as error:  # zipfile, zlib and json raise a dozen kinds for damaged bytes
         problem = f"not readable as saved measurements: {type(error).__name__}: {error}"
         text = " ".join(problem.split())[:300]
