@@ -171,7 +171,7 @@ ANALYSIS = Analysis(
 
 def test_a_new_question_with_its_table_threshold_and_rule_is_one_file_its_page_and_one_line(house):
     (house / "tracekit/analyses/trust/host_op_count.py").write_text(ANALYSIS)
-    page = "# R99 many-ops: More ops than anybody reads\n\n**What it measures.** Ops.\n"
+    page = "# R99 many-ops: More ops than anybody reads\n\nOps.\n\n**Cause.** Ops.\n"
     (house / "tracekit/analyses/trust/many-ops.md").write_text(page)
     registry = house / "tracekit/analyses/__init__.py"
     edit(registry, '    "ops.copies",\n', '    "ops.copies",\n    "trust.host_op_count",\n')

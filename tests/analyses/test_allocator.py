@@ -61,7 +61,7 @@ def test_one_retry_is_a_finding(tmp_path):
     one.alloc(14 * MIB, stack("b"))
     (told,) = found(tmp_path, {3: one})
     assert {m.name: m.value for m in told.evidence}["retries"] == 1
-    assert "1 times after giving its cache back for one request" in told.claim
+    assert "1 times after releasing its cache for one request" in told.claim
 
 
 def test_without_a_steady_step_the_rule_abstains(tmp_path):

@@ -62,7 +62,7 @@ def test_calls_are_a_mean_over_steady_steps_and_processes():
     section = judged(steps, [{}, other])
     assert evidence(section) == pytest.approx({"calls": 16 / 3, "driver_bytes": 210, "retries": 0, "steps": 3})
     (found,) = section.findings
-    assert "goes to the driver 5.3 times per steady step and process" in found.claim
+    assert "calls the driver 5.3 times per steady step and process" in found.claim
     assert "giving its cache back" not in found.claim
     assert [(place.rank, place.step, place.source) for place in found.places] == [(0, 3, "a")]
 
@@ -81,7 +81,7 @@ def test_five_calls_or_one_retry_are_a_finding(step, finding):
     section = judged([step])
     assert bool(section.findings) is finding
     if "retry_count" in step:
-        assert ", 1 times after giving its cache back for one request" in section.findings[0].claim
+        assert ", 1 times after releasing its cache for one request" in section.findings[0].claim
 
 
 def test_calls_for_host_memory_do_not_count():

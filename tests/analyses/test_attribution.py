@@ -261,7 +261,7 @@ def test_replays_are_apart_by_stage_and_have_no_work_of_other_calls(tmp_path):
     }  # fmt: skip
 
 
-BEFORE = "launched before the recording began, so in no step or stage"
+BEFORE = "launched before the recording began, outside any step or stage"
 UNLINKED = "GPU work without a recorded launch is placed in steps and stages"
 
 

@@ -93,7 +93,7 @@ def test_a_category_that_falls_below_nothing_is_said_of_each_timeline():
         return made
 
     assert len(judged(below("a", 0, 0)).caveats) == 3
-    assert judged(below("a", -1, -5), below("b", 0), below("c", -1)).caveats[3].startswith("2 timelines let")
+    assert judged(below("a", -1, -5), below("b", 0), below("c", -1)).caveats[3].startswith("2 timelines have")
 
 
 def window(begin, dur, **more):

@@ -128,7 +128,7 @@ def test_a_rank_s_communication_is_a_union_and_so_is_the_time_of_its_bytes(tmp_p
     metrics = {metric.name: metric.value for metric in found.metrics}
     assert metrics == {"comm_ratio": 0.6, "exposed_comm_ratio": 0.4, "wire_gb_per_s": 2}
     (chart,) = [c for c in found.charts if c.kind == "bars"]
-    assert chart.series == ("hidden behind compute", "exposed")
+    assert chart.series == ("overlapped with compute", "exposed")
     assert chart.marks == ((0, 0, 10_000), (0, 1, 20_000))
 
 
@@ -142,7 +142,7 @@ def test_what_waits_for_another_rank_is_told_apart(tmp_path):
     assert row["busbw"] == pytest.approx(4 * 2**20 / 90_000)
     assert row["transfer_busbw"] == pytest.approx(4 * 2**20 / 40_000)
     (chart,) = [c for c in found.charts if c.kind == "bars"]
-    assert chart.series == ("hidden behind compute", "exposed", "waiting")
+    assert chart.series == ("overlapped with compute", "exposed", "waiting")
     assert chart.marks == ((0, 1, 20_000), (0, 2, 50_000), (1, 1, 20_000))
 
 
@@ -180,7 +180,7 @@ def test_what_was_cut_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "MAX_ROWS", 4)
     found = section(tmp_path, small_ones(4))
-    assert "6 more collectives were recorded than are kept of one source: the earliest are shown" in found.caveats
+    assert "6 collectives exceed the limit per source: the earliest are shown" in found.caveats
 
 
 PARTS = st.lists(

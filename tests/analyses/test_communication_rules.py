@@ -17,7 +17,7 @@ def test_waiting_for_a_slower_rank_is_not_exposed_communication(tmp_path):
     """Exposed: 70 and 20 of 1000 each, 4.5 %; without the wait 20 and 20 of 400 each: 5 % of 800, not 11 %."""
     assert rules(section(tmp_path / "a", late(rank1_at=90, whole=1000))) == []
     (found,) = section(tmp_path / "b", late(rank1_at=90, whole=400)).findings
-    assert found.claim == "5.0 % of update_actor is communication that no compute hides"
+    assert found.claim == "5.0 % of update_actor is exposed communication without waiting"
     assert found.recoverable_ns == 20_000
     told = evidence(found)
     assert (told["exposed_comm_ratio"], told["wait_ns"]) == (0.05, 25_000)
@@ -30,13 +30,13 @@ def test_where_only_waiting_is_exposed_the_rule_says_so(tmp_path):
     assert rules(found) == []
     ((answer, reason),) = answers(found, "exposed-communication")
     assert answer == "clear"
-    assert reason.startswith("5.6 % of update_actor is exposed, but it is waiting")
+    assert reason.startswith("5.6 % of update_actor is exposed communication: waiting")
 
 
 def test_one_rank_alone_cannot_tell_waiting_apart(tmp_path):
     (found,) = section(tmp_path, exposed_in_update(5)).findings
-    assert found.claim == "5.0 % of update_actor is communication that no compute hides"
-    assert found.caveats == ("includes waiting for slower ranks: not told apart here",)
+    assert found.claim == "5.0 % of update_actor is exposed communication"
+    assert found.caveats == ("includes an unknown amount of waiting for slower ranks",)
     assert evidence(found) == {"exposed_comm_ratio": 0.05, "overlap_ratio": 0.5}
     assert rules(section(tmp_path / "near", exposed_in_update(4))) == []
 

@@ -285,9 +285,9 @@ def test_only_the_exposed_time_of_large_pageable_copies_can_be_saved(tmp_path):
     """To the device, 4 of 10 ms are exposed; from it, all 5. Small copies count where the driver waits for them: from it."""
     found = of_pageable(tmp_path, mixed(3))
     claim, saving, evidence = found["HtoD"]
-    assert (claim, saving) == ("3 copies HtoD use pageable host memory", 4_000_000)
+    assert (claim, saving) == ("3 H2D copies use pageable host memory", 4_000_000)
     assert (evidence["pageable_bytes"], evidence["pinned_gb_per_s"]) == (16 * MIB, MIB / 500_000)
     assert evidence["gb_per_s"] == pytest.approx((16 * MIB + 64_000) / 12_000_000)
     claim, saving, evidence = found["DtoH"]
-    assert (claim, saving) == ("6 copies DtoH use pageable host memory", 5_000_000)
+    assert (claim, saving) == ("6 D2H copies use pageable host memory", 5_000_000)
     assert (evidence["pageable_bytes"], evidence["pinned_gb_per_s"]) == (8 * MIB + 64_000, None)

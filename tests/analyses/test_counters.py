@@ -182,7 +182,7 @@ def test_lines_on_clocks_of_their_own_begin_at_zero():
     rows = curve(f"GPU 1 {SM}", (150, 7), (250, 8)) + curve(f"GPU 0 {SM}", (100, 5), (200, 6))
     (chart,) = judged([level(SM, 1, 1, 1)], rows, captures=[{**OF_A, "absolute_time": False}]).charts
     assert chart.marks == ((0, 0, 5), (0, 100, 6), (1, 0, 7), (1, 100, 8))
-    assert chart.caption.endswith("Clocks cannot be compared: every line begins at its own zero.")
+    assert chart.caption.endswith("Clocks cannot be compared: every line starts at its own zero.")
 
 
 def test_lines_are_named_by_their_run_where_there_are_several():

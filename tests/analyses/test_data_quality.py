@@ -269,7 +269,7 @@ def test_gpu_time_without_its_launch_is_told_from_more_than_a_twentieth_on():
     section = judged(captured("a", unlinked_ns=5, gpu_ns=100), captured("b", unlinked_ns=6, gpu_ns=100), captured("c"))
     (found,) = artefacts(section)
     assert (found[0], found[2]) == ("info", ["b"])
-    assert found[1].startswith("1 of 3 sources have over 5.0 % of GPU time without its launch")
+    assert found[1].startswith("1 of 3 sources have over 5.0 % of GPU time without a recorded launch")
 
 
 def test_each_kind_of_damage_is_a_finding_with_its_sources():
@@ -361,7 +361,7 @@ def test_ranks_that_are_missing_are_a_problem_unless_a_part_was_chosen():
 def test_files_on_clocks_of_their_own_are_a_problem():
     files, tables = ranks(absolute=False, excluded_count=1)
     found = diagnoses(judge(make_measured(files, **tables), load_default_thresholds()))
-    assert found == [("2 of 2 files have a clock of their own", "rank0, rank3")]
+    assert found == [("2 of 2 files have their own clock", "rank0, rank3")]
 
 
 def test_a_step_that_one_rank_lacks_is_a_problem():

@@ -48,7 +48,7 @@ def test_the_mean_of_ranks_and_what_the_longest_takes_beyond_it(tmp_path):
     found = section(tmp_path)
     stages = {row["stage"]: row for row in rows(found, "exclusive_stages")}
     assert {name: row["total_ns"] for name, row in stages.items()} == {
-        "gen": 70_000, "(no stage)": 40_000, "(rest of the step)": 10_000, "(the step)": 120_000,
+        "gen": 70_000, "(outside any stage)": 40_000, "(rest of the step)": 10_000, "(the step)": 120_000,
     }  # fmt: skip
     assert stages["gen"]["host"] == pytest.approx(50 / 120)
     assert stages["gen"]["no_op"] == pytest.approx(20 / 120)
@@ -91,7 +91,7 @@ def test_a_step_that_one_process_recorded_twice_is_two_and_no_time_is_negative(t
         write(tmp_path / f"{name}_rank0.json", rows_of, rank=0, world_size=1)
     total_ns = {row["stage"]: row["total_ns"] for row in rows(section(tmp_path), "exclusive_stages")}
     assert total_ns == {
-        "(no stage)": 110_000, "(rest of the step)": 10_000, "(the step)": 120_000,
+        "(outside any stage)": 110_000, "(rest of the step)": 10_000, "(the step)": 120_000,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The parts of what is reserved, and finding R22, on allocators of which all is known."""
+"""Reserved memory by part, and finding R22, on allocators of which all is known."""
 
 import pytest
 from memory_builder import Allocator, frame, pickled, snapshot
@@ -62,13 +62,13 @@ def test_segments_that_grow_in_place_leave_no_pieces_to_look_at(tmp_path):
         segment["is_expandable"] = True
     found = report(written(tmp_path, {1: pickled(made)}))
     one = section(found, "fragmentation")
-    assert [(v.answer, v.reason) for v in one.verdicts] == [("not applicable", "segments grow in place")]  # fmt: skip
+    assert [(v.answer, v.reason) for v in one.verdicts] == [("not applicable", "expandable segments")]  # fmt: skip
     assert {r["when"] for r in rows(one, "reserved_parts")} == {"at the end"}
 
 
 def test_the_finding_names_what_is_stranded_and_the_largest_piece(tmp_path):
     found = finding(tmp_path, in_pieces())
-    assert found.claim == "12.0 MiB reserved for rank 0, GPU 0 are free in pieces of at most 4.00 MiB"
+    assert found.claim == "12.0 MiB reserved for rank 0, GPU 0 are free only in pieces of at most 4.00 MiB"
     assert found.places[0].rank == 0
     assert found.severity == "medium"
 

@@ -36,7 +36,7 @@ def only(section):
 def test_memory_that_is_free_in_too_small_pieces_is_a_finding():
     found = only(judged(pool(), needless=3))
     assert (found.rule, found.severity) == ("fragmentation", "medium")
-    assert found.claim == "10.0 MiB reserved for rank 0, GPU 0 are free in pieces of at most 11.0 MiB"
+    assert found.claim == "10.0 MiB reserved for rank 0, GPU 0 are free only in pieces of at most 11.0 MiB"
     assert {metric.name: metric.value for metric in found.evidence} == {
         "stranded_bytes": 10 * MIB, "unused_ratio": pytest.approx(0.3), "largest_free_bytes": 11 * MIB,
         "largest_request_bytes": 10 * MIB, "needless_segments": 3,
@@ -95,7 +95,7 @@ def test_the_end_alone_tells_nothing_of_pieces():
         "insufficient data", "no history of allocations was recorded",
     )  # fmt: skip
     growing = pool(moment="end", expandable_count=1)
-    assert verdicts(judged(growing))["fragmentation"] == ("not applicable", "segments grow in place")
+    assert verdicts(judged(growing))["fragmentation"] == ("not applicable", "expandable segments")
     both = {"source": "b", "pid": 8}
     section = judged(growing, end | both, levels=[{}, both])
     assert verdicts(section)["fragmentation"][0] == "insufficient data"

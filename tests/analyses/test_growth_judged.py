@@ -88,9 +88,9 @@ def test_the_number_of_steps_of_the_longest_series_is_told_where_it_is_too_small
 
 def test_steps_of_a_series_that_counts_from_nothing_are_those_after_the_first():
     (verdict,) = profiled((rising(steps=5), {"relative": True})).verdicts
-    assert verdict.reason == "GPU memory: 4 of at least 6 steps after the first, from which levels count"
+    assert verdict.reason == "GPU memory: 4 of at least 6 steps after the first, where levels start"
     (verdict,) = profiled((rising(steps=5), {}), (rising(steps=5), {"relative": True, "rank": 1})).verdicts
-    assert verdict.reason == "GPU memory: 5 of at least 6 steps after the first, from which levels count"
+    assert verdict.reason == "GPU memory: 5 of at least 6 steps after the first, where levels start"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_device_that_is_full_first_decides():
     """Rank 0 grows by 1 MiB with 100 MiB left, rank 1 by 2 MiB with 400 MiB left."""
     one, two = rising(), [level - 311 * MIB for level in rising(2 * MIB)]
     found = only(judged((one, {}), (two, {"rank": 1}), device_memory=max(one) + 100 * MIB))
-    assert "grows by 2.00 MiB per step; the card is full in 100 steps" in found.claim
+    assert "grows by 2.00 MiB per step; the GPU is full in 100 steps" in found.claim
     assert evidence(found)["steps_left"] == 100
 
 
@@ -155,17 +155,17 @@ def test_the_evidence_is_of_the_fastest_and_p_the_least_of_all():
     assert values["growth"] == pytest.approx(16 * MIB, rel=0.1)
     assert "floor_growth" not in values
     labels = {metric.name: metric.label for metric in found.evidence}
-    assert labels["p"].endswith("without a trend, the least")
-    assert {metric.name: metric.label for metric in alone.evidence}["p"].endswith("without a trend")
+    assert labels["p"].endswith("by chance, the least")
+    assert {metric.name: metric.label for metric in alone.evidence}["p"].endswith("by chance")
     assert evidence(only(profiled((rising(8 * MIB), {}))))["floor_growth"] == 8 * MIB
 
 
 def test_a_short_recording_is_said_to_be_one():
     for steps, short in ((14, True), (15, False)):
         found = only(judged((rising(steps=steps), {})))
-        assert any("a slow warm-up cannot be told" in caveat for caveat in found.caveats) is short
+        assert any("a slow warm-up cannot be separated" in caveat for caveat in found.caveats) is short
         assert "the first 3 steps count as warm-up" in found.caveats
-        assert "a cache that fills over many more steps than these looks the same" in found.caveats
+        assert "a cache that fills over many more steps looks the same" in found.caveats
 
 
 def test_at_most_eight_places_are_named():
@@ -207,7 +207,7 @@ def test_the_headline_is_the_median_slope_of_a_kind_with_its_widest_interval():
     assert (metric.name, metric.value, metric.low, metric.high) == ("gpu_floor_slope", 1.5 * MIB, MIB, 2 * MIB)
     assert metric.label == "growth of GPU memory per step, median over processes"
     (metric,) = profiled((rising(), {})).metrics
-    assert metric.label == "growth of the least GPU memory per step, median over processes"
+    assert metric.label == "growth of minimum GPU memory per step, median over processes"
 
 
 SNAPSHOTS = {**OWNER, "pid": 7, "tool": "torch_memory"}
@@ -239,19 +239,19 @@ def kept(*stacks, levels=(), device_memory=None, **tables):
     return memory_growth.judge(measured, THRESHOLDS)
 
 
-UNTOLD = "a cache or a buffer that is still being filled looks like a leak until it is full"
+UNTOLD = "a cache or buffer that is still being filled looks like a leak"
 
 
 def test_a_stack_that_holds_more_at_every_step_is_named():
     """The first of five steps is warm-up: from 2 to 5 MiB in three steps."""
     found = only(kept(holding(0, 2, 3, 4, 5)))
-    assert found.claim == "what train.py:1 f allocates is kept: 1.00 MiB more per step"
+    assert found.claim == "memory allocated in train.py:1 f is kept: 1.00 MiB more per step"
     assert found.severity == "medium"
     assert {name: evidence(found)[name] for name in ("kept", "cohorts", "blocks")} == {
         "kept": 3 * MIB, "cohorts": 4, "blocks": 7,
     }  # fmt: skip
     labels = {metric.name: metric.label for metric in found.evidence}
-    assert labels["cohorts"] == "snapshots of which blocks are alive, of 5"
+    assert labels["cohorts"] == "snapshots with live blocks, of 5"
     (place,) = found.places
     assert (place.run, place.rank, place.device, place.name) == ("r", 0, 0, "f < main")
     assert found.caveats[0] == UNTOLD
@@ -275,16 +275,16 @@ def test_with_three_snapshots_growth_is_low_and_no_warm_up_is_left_out():
 
 def test_snapshots_without_steps_are_counted_as_snapshots():
     found = only(kept(holding(0, 2, 3, 4, 5, step=None)))
-    assert found.claim == "what train.py:1 f allocates is kept: 1.00 MiB more per snapshot"
+    assert found.claim == "memory allocated in train.py:1 f is kept: 1.00 MiB more per snapshot"
     found = only(kept(holding(0, 2, 3, 4, 5, step=None, basis="step")))
     assert found.claim.endswith("1.00 MiB more per step")
-    assert {m.name: m.label for m in found.evidence}["cohorts"] == "steps of which blocks are alive, of 5"
+    assert {m.name: m.label for m in found.evidence}["cohorts"] == "steps with live blocks, of 5"
 
 
 def test_a_site_on_several_devices_is_one_finding_with_the_numbers_of_the_fastest():
     other = {"rank": 1, "pid": 8}
     found = only(kept(holding(0, 2, 3, 4, 5), holding(0, 10, 13, 16, 19, **other), holding(1, 2, 3, 4, 5, rank=2)))
-    assert found.claim == "what train.py:1 f allocates is kept: 3.00 MiB more per step, on 3 devices"
+    assert found.claim == "memory allocated in train.py:1 f is kept: 3.00 MiB more per step, on 3 devices"
     assert evidence(found)["kept"] == 9 * MIB
     assert [place.rank for place in found.places] == [1, 0, 2]
     many = only(kept(*(holding(0, 2, 3, 4, 5, rank=rank) for rank in range(9))))
@@ -298,7 +298,7 @@ def test_a_stack_that_grows_by_less_and_less_may_be_filling():
     found = only(kept(holding(*slowing)))
     assert found.severity == "info"
     assert found.claim.endswith("; still growing, may be filling: record 8 more snapshots")
-    assert found.caveats == (UNTOLD, "not projected: it grows by less and less")
+    assert found.caveats == (UNTOLD, "not projected: growth slows down")
     failed = [{**SNAPSHOTS, "memory": "device"}]
     assert only(kept(holding(*slowing), out_of_memory=failed)).severity == "info"
 
@@ -321,7 +321,7 @@ def test_a_kept_stack_is_high_where_the_device_is_soon_full(room, severity):
     section = kept(holding(0, *range(2, 11)), levels=requested(*GROWING), device_memory=(109 + room) * MIB)
     found = only(section)
     assert found.severity == severity
-    assert f"; the card is full in {room} steps" in found.claim
+    assert f"; the GPU is full in {room} steps" in found.claim
     assert (evidence(found)["growth"], evidence(found)["steps_left"]) == (MIB, room)
     labels = {metric.name: metric.label for metric in found.evidence}
     assert labels["growth"].startswith("per step, all memory (")
@@ -350,7 +350,7 @@ def test_of_two_counts_of_a_process_the_one_that_grows_tells_of_its_stack():
 
 def test_growth_that_a_kept_stack_explains_is_told_once():
     section = kept(holding(0, *range(2, 11)), levels=requested(*GROWING))
-    assert "what train.py:1 f allocates" in only(section).claim
+    assert "memory allocated in train.py:1 f" in only(section).claim
     (alone,) = kept(levels=requested(*GROWING)).findings
     assert "grows by 1.00 MiB per step" in alone.claim
 
@@ -361,7 +361,7 @@ def test_growth_in_stairs_is_told_with_its_period(height, severity):
     found = only(judged(([GIB + height * MIB * (step // 4) for step in range(13)], {})))
     assert f"grows by {height}.0 MiB every 4 steps" in found.claim
     assert found.severity == severity
-    assert "a cache that fills over many more steps than these looks the same" in found.caveats
+    assert "a cache that fills over many more steps looks the same" in found.caveats
 
 
 def test_of_devices_that_grow_the_fastest_gives_the_words():

@@ -108,7 +108,7 @@ def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp
     ]
     (finding,) = found(profiled(tmp_path, *samples), "host-silence")
     assert finding.claim == (
-        "GPUs wait 40.0 ms of 100 ms per step while the host is in tokenize (62 % of it), according to CPU samples"
+        "GPUs wait 40.0 ms of 100 ms per step while the host is in tokenize (62 % of that time), according to CPU samples"
     )
     assert "NVTX" in finding.advice
     assert not finding.caveats

@@ -119,7 +119,7 @@ def test_one_long_call_a_step_counts_by_its_time(tmp_path):
     """cudaFree of 88 µs in steps of 1,000 µs: 8.8 % of every step, far less often than five times; 29 µs: not."""
     (found,) = on(tmp_path, asking(50, 50, 1, 1, dur=88), "allocator-calls")
     assert (found.recoverable_ns, found.recoverable_ratio) == (88_000, pytest.approx(0.088))
-    assert found.claim == "steady steps ask the driver for memory 1.0 times each"
+    assert found.claim == "steady steps call the driver for memory 1.0 times per step"
     assert on(tmp_path / "short", asking(50, 50, 1, 1, dur=29), "allocator-calls") == []
 
 

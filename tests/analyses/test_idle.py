@@ -90,7 +90,7 @@ def test_a_silent_host_is_not_judged_without_host_activity_or_marks(monkeypatch)
     monkeypatch.setattr(idle, "_price_silence_abstention", lambda _, run, why: (run, why))
     assert idle._list_host_silence_abstentions(SimpleNamespace(frame=lambda _: captures)) == [
         ("a", "no host activity was recorded"),
-        ("b", "no stage and no counted step is annotated: a host may be silent by design"),
+        ("b", "no stage and no counted step is annotated: a host may pause by design"),
     ]
 
 
@@ -107,7 +107,7 @@ def test_pauses_cost_what_the_gpus_wait_and_what_other_ranks_wait_for_them(monke
         monkeypatch.setattr(idle, name, lambda *_, value=value: value)
     (found,) = idle._find_host_silence(None, load_default_thresholds())
     assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (80, 0.08, "medium")
-    claim = "GPUs wait 50.0 ns of 1.00 µs per step while nothing runs, and 30.0 ns for ranks that pause longer"
+    claim = "GPUs wait 50.0 ns of 1.00 µs per step while nothing runs, and 30.0 ns for ranks with longer pauses"
     assert found.claim == claim
 
 

@@ -91,8 +91,7 @@ def test_what_no_other_finding_tells_has_to_reach_the_threshold_by_itself(tmp_pa
     for one in mine:
         left = stage - 2070
         assert one.claim == (
-            "GPUs are busy 57 % of update_actor, and idle 20 % of it for reasons that no other finding names"
-            ": 519 µs of 2.59 ms with nothing recorded"
+            "GPUs are busy 57 % of update_actor, and idle 20 % of it beyond other findings: 519 µs of 2.59 ms idle with nothing recorded"
         )
         assert one.recoverable_ns == left * 1000
         assert one.recoverable_ratio == pytest.approx(left / stage)
@@ -106,7 +105,7 @@ def test_a_rule_that_does_not_fire_claims_nothing(tmp_path):
     (found,) = report(tmp_path, synchronised(idle=30, calls=19, stage=1900)).findings
     assert (found.rule, found.claim) == (
         R01,
-        "GPUs are busy 70 % of update_actor: 513 µs of 1.90 ms after a launch had returned (starting up)",
+        "GPUs are busy 70 % of update_actor: 513 µs of 1.90 ms idle, starting up",
     )
     assert found.recoverable_ns == 570_000
     assert "unexplained_ns" not in evidence(found)

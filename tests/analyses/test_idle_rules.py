@@ -83,7 +83,7 @@ MAIN, MASK = python("train.py(3): main", 0, 2000), "loss.py(9): mask"
 def test_the_claim_names_the_place_of_most_calls(tmp_path, around, place):
     (found,) = findings(tmp_path, [*synchronised(), *around], "host-sync-stalls")
     said = f", most in {place}" if place else ""
-    assert found.claim == f"20 synchronising calls per step leave GPUs idle for 3.0 % of update_actor{said}"
+    assert found.claim == f"20 synchronizing calls per step leave GPUs idle for 3.0 % of update_actor{said}"
 
 
 def test_ranks_and_steps_do_not_add_up(tmp_path):
@@ -166,7 +166,7 @@ def test_most_of_it_unknown_is_said(tmp_path):
 
 def test_a_capture_of_one_stage_has_no_edges(tmp_path):
     path = write(tmp_path / "rank0.json", silent())
-    assert answers(path, "stage-edge-idle") == [("not applicable", "no step of one process holds two stages")]
+    assert answers(path, "stage-edge-idle") == [("not applicable", "no step of one process contains two stages")]
 
 
 # R29

@@ -95,7 +95,7 @@ def test_the_site_that_keeps_a_block_of_every_step_is_named(tmp_path):
 
 def test_the_finding_names_site_growth_and_rank_and_is_the_only_one(tmp_path):
     (found,) = findings(run(tmp_path, 8, leaking))
-    assert found.claim == "what job/train.py:4 keep allocates is kept: 1.00 MiB more per step"
+    assert found.claim == "memory allocated in job/train.py:4 keep is kept: 1.00 MiB more per step"
     assert found.severity == "medium"
     assert [(p.rank, p.device, p.name) for p in found.places] == [(0, 0, "job/train.py:4 keep")]
     evidence = {m.name: m.value for m in found.evidence}
@@ -115,7 +115,7 @@ def test_with_the_size_of_the_card_it_says_in_how_many_steps_it_is_full(tmp_path
     folder = run(tmp_path, 8, leaking)
     reserved = 30 * MIB
     found = grown_to(folder, reserved + 200 * MIB)
-    assert found.claim.endswith("1.00 MiB more per step; the card is full in 200 steps")
+    assert found.claim.endswith("1.00 MiB more per step; the GPU is full in 200 steps")
     assert found.severity == "medium"
     left = next(m for m in found.evidence if m.name == "steps_left")
     assert (left.value, left.low, left.high) == (200, 200, 200)
@@ -147,7 +147,7 @@ def test_files_without_rank_process_or_step_in_their_names_are_not_one_process(t
     found = measured(tmp_path)
     assert find_kept_stacks(found, LIMIT) == []
     section = leaks.judge(found, load_default_thresholds())
-    assert (section.status, "of one process" in section.reason) == ("skipped", True)
+    assert (section.status, "process and order" in section.reason) == ("skipped", True)
 
 
 def test_a_leak_too_small_to_matter_is_listed_and_no_finding(tmp_path):
@@ -270,7 +270,7 @@ def test_a_cache_that_fills_more_and_more_slowly_is_no_leak_yet(tmp_path):
     (found,) = findings(run(tmp_path, 8, work))
     assert found.severity == "info"
     assert found.claim.endswith("per step; still growing, may be filling: record 8 more snapshots")
-    assert "not projected: it grows by less and less" in found.caveats
+    assert "not projected: growth slows down" in found.caveats
 
 
 def test_ranks_are_apart_and_share_one_finding(tmp_path):

@@ -1,4 +1,4 @@
-"""Stacks that only ever hold more, judged from tables made by hand: which are listed, and what limits the test."""
+"""Stacks that only grow, judged from tables made by hand: which are listed, and what limits the test."""
 
 import pytest
 from made_tables import make_table
@@ -54,7 +54,7 @@ def kept(section):
     return [dict(zip(names, cells, strict=True)) for cells in sheet.rows]
 
 
-FILLING = "a cache or a buffer that is still being filled looks like a leak until it is full"
+FILLING = "a cache or buffer that is still being filled looks like a leak"
 
 
 def test_without_snapshots_there_is_no_section():
@@ -66,7 +66,7 @@ def test_without_snapshots_there_is_no_section():
     [
         ([{}, {}], "2 memory snapshots of one process in order of time, of at least 3 (better 8)"),
         ([{}], "1 memory snapshots of one process in order of time, of at least 3 (better 8)"),
-        ([{"window": None}] * 4, "nothing tells that the snapshots are of one process, or their order "),
+        ([{"window": None}] * 4, "the process and order of the snapshots are unknown "),
     ],
 )
 def test_too_few_snapshots_of_one_process_are_not_compared(windows, reason):
@@ -122,9 +122,9 @@ def test_what_limits_the_test_is_said():
     windows = [{}, {"gap_ns": 0}, {"gap_ns": -1}, {"gap_ns": 1}, {"gap_ns": None}, {"window": None}]
     assert judged(windows).caveats == (
         "1 snapshots are copies, of unknown processes, or cannot be put in order: not compared",
-        "2 histories overlap the one before: only what is later than that counts as new",
+        "2 histories overlap the previous one: only later entries count as new",
     )
-    omitted = ("some snapshots hold more stacks or blocks than are compared: the smallest are left out",)
+    omitted = ("some snapshots exceed the limit of stacks or blocks: the smallest are left out",)
     assert judged([{}, {}, {"omitted_stack_count": 1}]).caveats == omitted
     assert judged([{}, {}, {"omitted_block_count": 1}]).caveats == omitted
     assert judged([{}, {}, {}]).caveats == ()

@@ -122,7 +122,7 @@ def test_the_report_gives_shares_that_sum_to_all_and_the_stage_of_another_profil
 def test_a_category_below_nothing_is_told(tmp_path):
     put(tmp_path, [*CHANGES, [T + 9_001, 4, -90, GRADIENT]], "rank0.raw.json.gz")
     made = section(report(tmp_path), "memory-categories")
-    assert any("below nothing" in caveat for caveat in made.caveats)
+    assert any("a category below 0" in caveat for caveat in made.caveats)
 
 
 def test_without_a_timeline_the_question_does_not_arise(tmp_path):

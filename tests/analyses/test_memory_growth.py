@@ -217,8 +217,8 @@ def test_a_cache_that_fills_more_and_more_slowly_may_be_filling(tmp_path):
         (found,) = findings(write(tmp_path / "r.json", rows, **card(rows, 2048 * MIB).meta))
         assert found.severity == "info"
         assert found.claim.endswith("per step; still growing, may be filling: record 12 more steps")
-        assert "not projected: it grows by less and less" in found.caveats
-        assert trend(tmp_path / "r.json") == "still grows, ever less: may be filling"
+        assert "not projected: growth slows down" in found.caveats
+        assert trend(tmp_path / "r.json") == "grows more slowly: may be filling"
 
 
 def test_a_real_leak_of_three_steps_is_insufficient_and_its_slope_is_printed():

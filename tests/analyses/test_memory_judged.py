@@ -57,7 +57,10 @@ def test_a_card_is_near_its_limit_from_nine_tenths_on_and_the_fullest_is_named()
 def test_more_reserved_than_the_card_has_is_a_wrong_size():
     """The other card, which may well be of that size, is judged."""
     section = judged(peak(1, 1001), peak(1, 980, **of_rank(1)))
-    assert verdicts(section)["memory-near-limit"] == ("insufficient data", "more is reserved than the card has (given)")
+    assert verdicts(section)["memory-near-limit"] == (
+        "insufficient data",
+        "reserved memory exceeds the GPU's size (given)",
+    )
     (found,) = section.findings
     assert (evidence(found)["devices"], evidence(found)["reserved_bytes"]) == (1, 980 * MIB)
     assert "memory-near-limit" in verdicts(judged(peak(1, 1001)))
@@ -124,7 +127,7 @@ def test_an_imbalance_cannot_be_judged_of_one_device_nor_of_relative_levels():
     }  # fmt: skip
     two = judged(peak(900), peak(1, relative=True, **of_rank(1)))
     assert verdicts(two)["memory-imbalance"] == (
-        "insufficient data", "levels count from the start of the recording",
+        "insufficient data", "levels are relative to the start of the recording",
     )  # fmt: skip
     two = judged(peak(900), peak(1, **of_rank(1)), card=None)
     assert verdicts(two)["memory-imbalance"] == ("insufficient data", "device size unknown, give --device-memory")
@@ -142,7 +145,7 @@ def test_the_headline_is_the_highest_peak_of_any_gpu():
     assert [(m.name, m.value, m.better) for m in section.metrics] == [
         ("peak_allocated", 9 * MIB, "lower"), ("peak_reserved", 70 * MIB, "lower"),
     ]  # fmt: skip
-    assert section.metrics[0].label == "most allocated on one GPU"
+    assert section.metrics[0].label == "peak allocated on one GPU"
     (metric,) = judged(peak(9)).metrics
     assert metric.name == "peak_allocated"
     assert judged(peak(9, device_type=0, device=-1)).metrics == ()
@@ -182,12 +185,12 @@ def test_several_files_of_a_process_are_one_row_with_the_highest_of_each():
     ("rows", "caveats"),
     [
         ([peak(5)], []),
-        ([peak(5), peak(4, relative=True, **of_rank(1))], ["levels marked relative count from the start"]),
-        ([peak(5, device_type=SNAPSHOT)], ["levels of snapshots are bytes as requested"]),
+        ([peak(5), peak(4, relative=True, **of_rank(1))], ["relative levels start at 0 with the recording"]),
+        ([peak(5, device_type=SNAPSHOT)], ["levels of snapshots are requested bytes"]),
         ([peak(5, unsound_count=1), peak(5, unsound_count=2, **of_rank(1))], ["3 samples have no size"]),
         (
             [peak(5, omitted_stage_count=1), peak(5, omitted_stage_count=4, **of_rank(1))],
-            ["a source has 4 more stages than are followed one by one"],
+            ["a source has 4 more stages than the limit"],
         ),
     ],
 )

@@ -318,13 +318,13 @@ def test_the_curve_is_drawn_stage_by_stage(tmp_path):
     allocator.annotate("update_actor", "END")
     (curve, _) = section(report(written(tmp_path, {1: allocator})), "memory-peak").charts
     highest = {name: max((m[2] or 0) for m in curve.marks if curve.series[m[0]] == name) for name in curve.series}
-    outside, update = "requested, in no stage", "requested, in update_actor"
+    outside, update = "requested, outside any stage", "requested, in update_actor"
     assert highest["requested, in gen"] == 4 * MIB
     assert (highest[update], highest["peak"]) == (8 * MIB, 8 * MIB)
     assert highest[outside] == 4 * MIB  # where gen ends and the next stretch begins
     broken = [curve.series[m[0]] for m in curve.marks if m[2] is None]
     assert broken[-1] == outside  # the line of the update ends with the curve
-    assert curve.caption.endswith("The peak lies in update_actor.")
+    assert curve.caption.endswith("The peak is in update_actor.")
 
 
 def test_metrics_of_a_snapshot_say_which_bytes_they_are(tmp_path):

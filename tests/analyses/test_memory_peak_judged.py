@@ -46,7 +46,7 @@ def test_the_headline_is_the_highest_peak_with_its_shares_of_the_card():
         ("peak_requested", 400 * MIB, "lower"), ("card_ratio", 0.4, "lower"), ("reserved_ratio", 0.5, "lower"),
         ("named_ratio", 0.75, "higher"),
     ]  # fmt: skip
-    assert section.metrics[1].label == "of the card (1,000 MiB, given)"
+    assert section.metrics[1].label == "of GPU memory (1,000 MiB, given)"
     assert [m.name for m in judged(sites, card=1000 * MIB).metrics] == ["peak_requested", "card_ratio", "named_ratio"]
     assert [m.name for m in judged(sites, reserved_peak_bytes=1).metrics] == ["peak_requested", "named_ratio"]
     assert [m.name for m in judged([], card=1000 * MIB).metrics] == ["peak_requested"]
@@ -56,14 +56,14 @@ def test_the_headline_is_the_highest_peak_with_its_shares_of_the_card():
     ("levels", "others", "caveats"),
     [
         ({}, (), []),
-        ({"alloc_count": 0}, (), ["snapshots without a history of allocations"]),
-        ({"alloc_count": 1}, ({"alloc_count": 0, "source": "b"},), ["snapshots without a history of allocations"]),
+        ({"alloc_count": 0}, (), ["snapshots without a history show"]),
+        ({"alloc_count": 1}, ({"alloc_count": 0, "source": "b"},), ["snapshots without a history show"]),
         ({"reserved_peak_bytes": 100 * MIB}, (), []),
-        ({"reserved_peak_bytes": 100 * MIB + 1}, (), ["more is reserved than the card has"]),
+        ({"reserved_peak_bytes": 100 * MIB + 1}, (), ["reserved memory exceeds the GPU's size"]),
         (
             {"reserved_peak_bytes": 1},
             ({"reserved_peak_bytes": 101 * MIB, "source": "b"},),
-            ["more is reserved than the card has"],
+            ["reserved memory exceeds the GPU's size"],
         ),
         ({"off_bytes": 3}, ({"off_bytes": -2048, "source": "b"},), ["a history and its blocks disagree by 2.00 KiB"]),
         ({"off_bytes": 1}, (), ["a history and its blocks disagree by 1 B"]),
@@ -72,7 +72,7 @@ def test_the_headline_is_the_highest_peak_with_its_shares_of_the_card():
 )
 def test_what_limits_the_peak_is_said(levels, others, caveats):
     found = judged([site(5, "f")], *others, card=100 * MIB, **levels).caveats
-    assert found[0].startswith("bytes are as requested unless a heading says otherwise")
+    assert found[0].startswith("bytes are requested sizes unless a heading names another")
     assert len(found) == 1 + len(caveats)
     for said, begin in zip(found[1:], caveats, strict=True):
         assert said.startswith(begin)
@@ -92,7 +92,10 @@ def test_every_snapshot_has_its_peak_and_the_highest_is_looked_into():
         ("rank 1, GPU 0", "b", 60 * MIB, 0.3, "update_actor", 4, 0.4, 6),
         ("rank 0, pinned host memory", "c", 900 * MIB, None, None, None, None, None),
     ]
-    assert next(one for one in section.sheets if one.name == "live_peak").title == "In use at the peak of rank 0, GPU 0"
+    assert (
+        next(one for one in section.sheets if one.name == "live_peak").title
+        == "Requested memory in use at the peak of rank 0, GPU 0"
+    )
 
 
 def test_places_are_listed_with_most_first_and_say_why_they_have_no_name():

@@ -150,7 +150,7 @@ def test_a_leak_comes_before_the_request_that_failed_because_of_it(tmp_path):
     assert "remember" in first.claim
     assert "30.0 MiB more per step" in first.claim
     assert (second.rule, second.severity) == ("out-of-memory", "medium")
-    assert "had been kept from step to step by" in second.claim
+    assert "were kept from step to step by" in second.claim
     assert second.advice.startswith("fix the growth first")
 
 

@@ -90,7 +90,7 @@ def test_what_others_hold_is_told_from_capacity_where_the_size_of_the_device_is_
     found = section(report(folder), "out-of-memory")
     (row,) = rows(found, "out_of_memory")
     assert (row["cause"], row["outside_bytes"]) == ("outside", 70 * MIB)
-    assert "others held the device's memory" in found.findings[0].claim
+    assert "other users occupied the device's memory" in found.findings[0].claim
 
 
 def test_capacity_stays_capacity_where_the_device_has_no_more(tmp_path):
@@ -183,7 +183,7 @@ def test_a_finding_says_which_stage_and_how_often(tmp_path):
     allocator.annotate("actor_update", "END")
     (found,) = section(report(written(tmp_path, {1: allocator})), "out-of-memory").findings
     assert found.claim == (
-        "rank 0, GPU 0 ran out of memory during update_actor, 2 times: 12.0 MiB were asked for, and too much was in use"
+        "rank 0, GPU 0 ran out of memory (OOM) during update_actor, 2 times: 12.0 MiB were requested, and too much was in use"
     )
     assert (found.severity, found.places[0].stage, found.places[0].step) == ("high", "update_actor", 1)  # fmt: skip
 

@@ -61,7 +61,7 @@ def test_the_finding_is_of_the_last_of_like_failures():
     found = only(judged(*rows, card=60))
     assert (found.rule, found.severity) == ("out-of-memory", "high")
     assert found.claim == (
-        "rank 0, GPU 0 ran out of memory during update_actor, 2 times: 9.00 MiB were asked for, and too much was in use"
+        "rank 0, GPU 0 ran out of memory (OOM) during update_actor, 2 times: 9.00 MiB were requested, and too much was in use"
     )
     (place,) = found.places
     assert (place.rank, place.device, place.step, place.stage, place.name) == (0, 0, 4, "update_actor", "f.py:1 f")
@@ -78,15 +78,15 @@ def test_each_cause_of_each_memory_is_a_finding():
     levels = [{**OWNER, "entry_count": 3}, {**OWNER, **other}]
     section = judged(failed(), failed(cause="fragmentation"), failed(), failed(**other), card=60, levels=levels)
     assert [found.claim.split(":")[0] for found in section.findings] == [
-        "rank 0, GPU 0 ran out of memory, 2 times", "rank 0, GPU 0 ran out of memory",
-        "rank 1, GPU 0 ran out of memory",
+        "rank 0, GPU 0 ran out of memory (OOM), 2 times", "rank 0, GPU 0 ran out of memory (OOM)",
+        "rank 1, GPU 0 ran out of memory (OOM)",
     ]  # fmt: skip
 
 
 def test_a_cause_that_is_not_known_says_why():
     found = only(judged(failed(cause="unknown")))
-    assert found.claim.endswith("and what was free where is not told")
-    assert found.caveats == ("segments that grow in place, or none recorded, leave the pieces untold",)
+    assert found.claim.endswith("and the location of free memory was not recorded")
+    assert found.caveats == ("expandable segments, or no recorded segments: free pieces are unknown",)
     assert {metric.name: metric.value for metric in found.evidence}["outside_bytes"] == 30 * MIB
 
 
@@ -102,7 +102,7 @@ def test_a_leak_of_the_process_is_the_cause_of_the_last_failure():
     stacks = [*holding(0, 2, 3, 4, 5), *holding(0, 10, 20, 30, 40, stack=2, site="data.py:2 g")]
     found = only(judged(failed(), card=60, survivors=stacks))
     assert found.severity == "medium"
-    assert found.claim.endswith("and 33.0 MiB had been kept from step to step by data.py:2 g")
+    assert found.claim.endswith("and 33.0 MiB were kept from step to step by data.py:2 g")
     assert found.advice.startswith("fix the growth first (memory-growth); then lower the micro-batch")
     assert only(judged(failed(cause="unknown"), survivors=stacks)).severity == "medium"
 

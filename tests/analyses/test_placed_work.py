@@ -39,7 +39,7 @@ def test_the_report_says_where_work_without_a_launch_counts(tmp_path):
             "GPU work without a recorded launch is placed in steps and stages by GPU annotation: 30.0 µs "
             "(1 device op); by time: 20.0 µs (2 device ops)"
         ),
-        "launched before the recording began, so in no step or stage: 10.0 µs (1 device op)",
+        "launched before the recording began, outside any step or stage: 10.0 µs (1 device op)",
     )
     sheet = next(s for s in found.sheets if s.name == "placed")
     names = [heading.name for heading in sheet.headings]

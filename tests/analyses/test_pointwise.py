@@ -37,8 +37,7 @@ def test_all_but_the_longest_kernel_of_a_chain_is_recoverable(tmp_path):
     """20 + 15 of 1,000; the 25 would be those of the one kernel."""
     (found,) = unfused(tmp_path, chain(*SILU))
     assert found.claim == (
-        "3.5 % of the GPU work of update_actor is chains of pointwise operators, each of which reads and writes"
-        " everything again: aten::neg, aten::exp, aten::add"
+        "3.5 % of the GPU work of update_actor is chains of pointwise operators, each with its own reads and writes: aten::neg, aten::exp, aten::add"
     )
     assert (found.recoverable_ns, found.severity) == (35_000, "medium")
     assert {m.name: m.value for m in found.evidence} == {"unfused_ratio": 0.035, "calls": 1}

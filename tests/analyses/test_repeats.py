@@ -63,7 +63,7 @@ def test_runs_are_what_is_repeated_where_there_are_several(tmp_path):
     # t(1, .975) = 12.7062 · 14.142 / √2 = 127.06 µs: the lower end is cut at 0, the upper is 247.06.
     assert (found["low"], found["high"]) == (0.0, pytest.approx(247_062, abs=1))
     assert found["covers"] == "run-to-run"
-    assert section.caveats == ("runs are taken for repeats of one and the same setting",)
+    assert section.caveats == ("runs are treated as repeats of the same setting",)
     mean, spread = section.metrics
     assert (mean.name, mean.value, mean.low, mean.high) == ("mean_step", 120e3, 0.0, pytest.approx(247_062, abs=1))
     assert (spread.name, spread.label) == ("step_spread", "standard deviation of runs")
@@ -122,7 +122,7 @@ def test_of_many_stages_the_longest_are_told_and_the_others_counted(tmp_path):
 def test_a_single_step_repeats_nothing(tmp_path):
     section = judged(write_run(tmp_path / "a", [100]))
     assert (section.status, section.sheets) == ("skipped", ())
-    assert "single step" in section.reason
+    assert "one counted step" in section.reason
 
 
 def test_no_step_at_all_is_skipped(tmp_path):

@@ -91,7 +91,7 @@ def test_without_a_log_nothing_is_called_not_applicable(tmp_path):
     write(tmp_path / verl(1), grpo())
     found = result(tmp_path)
     assert {s for by_step in states(found).values() for s in by_step.values()} == {"measured"}
-    assert any("no driver's log" in text for text in section(found.report, "rl-matrix").caveats)
+    assert any("no driver log" in text for text in section(found.report, "rl-matrix").caveats)
     assert section(found.report, "driver-log").status == "skipped"
 
 
@@ -139,9 +139,9 @@ def test_what_no_stage_covers_is_shown_by_step_and_by_rank(tmp_path):
     write(tmp_path / verl(1, rank=1), grpo(late=5))
     found = result(tmp_path)
     matrix = rows(found.report, "rl-matrix", "matrix")
-    assert (matrix[-1]["stage"], matrix[-1]["step 1"]) == ("(in no stage)", 15_000)
+    assert (matrix[-1]["stage"], matrix[-1]["step 1"]) == ("(outside any stage)", 15_000)
     ranks = rows(found.report, "rl-matrix", "ranks")
-    assert (ranks[-1]["stage"], ranks[-1]["rank 0"], ranks[-1]["rank 1"]) == ("(in no stage)", 20_000, 20_000)  # fmt: skip
+    assert (ranks[-1]["stage"], ranks[-1]["rank 0"], ranks[-1]["rank 1"]) == ("(outside any stage)", 20_000, 20_000)  # fmt: skip
     assert {m.name: m.value for m in section(found.report, "rl-matrix").metrics}["residual"] == 15_000
 
 
@@ -150,7 +150,7 @@ def test_the_rest_is_unknown_where_stages_were_captured_one_by_one(tmp_path):
     write(tmp_path / verl(1, scope="ref-compute-log-prob"), [annotation("ref_compute_log_prob", 100, 30)])
     found = result(tmp_path)
     row = rows(found.report, "rl-matrix", "matrix")[-1]
-    assert (row["stage"], row["mean"]) == ("(in no stage)", None)
+    assert (row["stage"], row["mean"]) == ("(outside any stage)", None)
     assert "captured one by one" in row["known from"]
     assert not len(measure_stage_residuals(found.measurements))
 
@@ -161,7 +161,7 @@ def test_the_chart_of_a_rank_adds_up_to_its_step(tmp_path):
     (chart,) = section(result(tmp_path).report, "rl-matrix").charts
     assert isinstance(chart, Chart)
     assert {chart.series[s]: value for _, s, value in chart.marks} == {
-        "old_log_prob": 20_000, "update_actor": 60_000, "(in no stage)": 20_000,
+        "old_log_prob": 20_000, "update_actor": 60_000, "(outside any stage)": 20_000,
     }  # fmt: skip
     assert chart.rows == ("actor-rollout-ref rank 0",)
 
@@ -196,7 +196,7 @@ def test_the_count_of_a_profiler_joins_no_step_of_the_log(tmp_path):
     write_log(tmp_path, {1: {"gen": 5.0}, 2: {"gen": 1.0}, 3: {"gen": 2.0}})
     found = result(tmp_path)
     assert by_stage(found.report, "rl-matrix", "not_measured", "in log")["gen"] == 2_000_000_000
-    assert any("do not say which steps" in t for t in section(found.report, "rl-matrix").caveats)
+    assert any("do not identify their steps" in t for t in section(found.report, "rl-matrix").caveats)
 
 
 def test_timers_within_one_another_count_once(tmp_path):
@@ -248,7 +248,7 @@ def test_a_run_without_a_gpu_reads_as_one(tmp_path):
     write(tmp_path / verl(1), grpo())
     report = result(tmp_path).report
     text = tracekit.render(report, "md")
-    mine = text[text.index("Which role and stage") :].split("</details>")[0]
+    mine = text[text.index("Which role, stage and rank") :].split("</details>")[0]
     assert "GPU" not in mine
 
 
@@ -351,7 +351,7 @@ def test_how_the_time_outside_stages_is_known_is_said(walls, state):
     [
         (("gen", "gen"), ("measured", "measured"), "in trace"),
         (("gen", "gen", "gen"), ("log", "measured", "measured"), "2 of 3 in trace; 1 of 3 only in log"),
-        ((rl_matrix.VALIDATION,), ("missing",), "missing (validation, no part of a training step)"),
+        ((rl_matrix.VALIDATION,), ("missing",), "missing (validation, not part of a training step)"),
         ((rl_matrix.VALIDATION, "gen"), ("missing", "missing"), "missing"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_sync_of_little_time_counts_where_it_is_far_slower_than_its_transfers(
     found = findings(tmp_path, synced(4_000_000, dur, whole=40_000), "weight-sync")
     assert bool(found) == fires
     if fires:
-        assert "25 % of the best rate" in found[0].claim
+        assert "25 % of the fastest transfer" in found[0].claim
         assert found[0].recoverable_ns == 1_000_000 - dur * 1000
 
 

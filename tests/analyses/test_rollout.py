@@ -174,7 +174,7 @@ def test_prompts_processed_at_the_start_are_no_low_batch(tmp_path):
 def test_where_tokens_are_not_told_every_running_request_gets_one(tmp_path):
     rows = [annotation("execute_new_0_cached_8", 10 * n, 10) for n in range(30)]
     found = section(tmp_path, rows)
-    assert any("one is assumed" in caveat for caveat in found.caveats)
+    assert any("request and iteration is assumed" in caveat for caveat in found.caveats)
     (row,) = sheet(found, "rollout_engines")
     assert row["tokens_per_s"] == pytest.approx(240 / 300e-6)
 

@@ -158,14 +158,14 @@ def test_the_most_iterations_of_any_engine_are_told():
 
 
 def test_a_long_pause_and_unknown_tokens_are_told_of_a_tail():
-    counted = "counted as if the few requests of the tail ran beside others"
+    counted = "assumes that the tail's few requests run in full batches"
     (said,) = finding(judged(Generation(*LONG_TAIL, pause=75)), "rollout-tail").caveats
     assert said.startswith(counted)
     (_, said) = finding(judged(Generation(*LONG_TAIL, pause=76)), "rollout-tail").caveats
-    assert said.startswith("one pause between iterations takes 10 % of a generation")
+    assert said.startswith("an idle gap between iterations takes 10 % of a generation")
     steps = Generation(*LONG_TAIL, step=1, pause=0), Generation(*LONG_TAIL, step=2, at=5000, pause=380)
     (_, said) = finding(judged(*steps), "rollout-tail").caveats
-    assert said.startswith("one pause between iterations takes 50 % of a generation")
+    assert said.startswith("an idle gap between iterations takes 50 % of a generation")
     unknown = Generation(*LONG_TAIL, step=2, at=5000, pause=None, decode_tokens=None)
     (_, said) = finding(judged(Generation(*LONG_TAIL, step=1), unknown), "rollout-tail").caveats
     assert said.startswith("tokens were not recorded")
@@ -195,7 +195,7 @@ def replicas(*walls, step=None, at=0):
 def test_replicas_that_wait_for_the_last_one_are_told():
     """Ends at 100, 60 and 50: 90 of 300 are waited, which on average is 30 earlier."""
     found = finding(judged(*replicas(60, 100, 50), step_ns=300), "replica-imbalance")
-    assert found.claim == "replicas are idle for 30 % of generation: the last is replica 1"
+    assert found.claim == "replicas are idle for 30 % of generation; the last one is replica 1"
     assert evidence(found) == {"bubble_ratio": 0.3, "behind_median": 40, "replicas": 3}
     assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (30, 0.1, "high")
     (place,) = found.places
@@ -212,7 +212,7 @@ def test_replicas_are_averaged_over_steps_and_the_last_need_not_be_the_same():
     """Bubbles of 25 and 5 %: 15 % in all; 25 and 5 would be saved."""
     section = judged(*replicas(100, 50, step=1), *replicas(90, 100, step=2, at=1000))
     found = finding(section, "replica-imbalance")
-    assert found.claim.endswith("the last is not always the same (replica 0, replica 1)")
+    assert found.claim.endswith("the last one is not always the same (replica 0, replica 1)")
     assert evidence(found) == {"bubble_ratio": 0.15, "behind_median": 15, "replicas": 2}
     assert found.recoverable_ns == 15
     assert [(place.step, place.name) for place in found.places] == [(1, "replica 0"), (2, "replica 1")]
@@ -253,7 +253,7 @@ def test_what_limits_the_times_of_replicas_is_said():
     ends = [Generation((8, 1, wall), replica=n, rank=n, basis="device") for n, wall in ((0, 100), (2, 50))]
     assert finding(judged(*ends), "replica-imbalance").caveats == (
         "ends are those of the last recorded work, on one clock",
-        "without annotated iterations a replica ends with its last op, whatever that was",
+        "without annotated iterations a replica ends with its last op",
         "2 of at least 3 replicas were recorded",
     )
     mixed = Generation((8, 1, 100)), Generation((8, 1, 50), rank=1, basis="device")
@@ -278,7 +278,7 @@ def slow_first(*shape, **more):
 def test_first_iterations_are_compared_with_later_ones_of_their_batch():
     """3 of 30 take 13 instead of 10."""
     found = finding(slow_first((8, 13, 3), (8, 10, 27), step_ns=90), "slow-first-iterations")
-    assert found.claim == "the first 10 % of decode iterations take 1.30 times what later ones of equal batch take"
+    assert found.claim == "the first 10 % of decode iterations take 1.30 times as long as later ones of equal batch"
     assert evidence(found) == {"first_over_later": 1.3, "first_pace": 13, "generations": 1}
     assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (9, 0.1, "high")
     assert "slow-first-iterations" not in rules(slow_first((8, 129, 3), (8, 100, 27)))
@@ -379,17 +379,15 @@ def test_what_limits_what_is_known_of_engines_is_said():
     known = {"busy_ns": 1}
     assert judged(Generation((8, 10, 5), **known)).caveats == ()
     mates = [Generation((8, 10, 5), replica=0, rank=rank, **known) for rank in (0, 1)]
-    assert judged(*mates).caveats == (
-        "processes that ran the very same batches (tensor parallel) are shown as one engine",
-    )
+    assert judged(*mates).caveats == ("processes with the same batches (tensor parallel) are shown as one engine",)
     assert judged(Generation((8, 10, 5), busy_ns=None)).caveats == ("no GPU activity was recorded for some engines",)
     two = Generation((8, 10, 5), **known), Generation((9, 10, 5), rank=1, busy_ns=None)
     assert judged(*two).caveats == ("no GPU activity was recorded for some engines",)
     unknown = Generation((9, 10, 5), rank=1, decode_tokens=None, **known)
     (said,) = judged(Generation((8, 10, 5), **known), unknown).caveats
-    assert said == "where tokens were not recorded, one is assumed for each running request and iteration"
+    assert said == "without recorded tokens, one per running request and iteration is assumed"
     with_ends = judged(Generation((8, 10, 5), **known), Generation((1, 50, 1), rank=1, basis="host"))
-    assert with_ends.caveats == ("engines without annotated iterations are known by their first and last work only",)
+    assert with_ends.caveats == ("engines without annotated iterations are known only by their first and last work",)
     assert judged(Generation((8, 10, 5), **known), elsewhere_count=1200).caveats == (
         "1,200 iterations ran on other threads of their process: not shown",
     )

@@ -13,7 +13,7 @@ CLOCK = ("clock", {"clock": 1.15}, "the same kernels take 1.1")
 PAIRS = {
     "pageable": ("pageable", {"pageable_bytes": 14 * 2**20}, "Pageable"),
     "fp32": ("fp32", {"fp32": True}, "sgemm"),
-    "late_start": ("late_start", {"late_ns": 10 * MS}, "nothing is recorded of its host for 10"),
+    "late_start": ("late_start", {"late_ns": 10 * MS}, "no host activity is recorded for 10"),
 }
 
 

@@ -40,7 +40,7 @@ def test_at_least_45_profiles_are_held_each_once():
 
 SCREEN = """profile · rank 0
 
-Worth fixing first
+Top issues
   1  drift   steps are longer   1 ms
 """
 

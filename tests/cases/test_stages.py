@@ -78,7 +78,7 @@ def test_a_request_that_fits_into_no_piece_is_fragmentation(case):
     """100 MiB were asked for; 2.19 GiB were free in pieces of at most 56 MiB."""
     oom, fragmentation = case("m7_oom_fragmented").report.findings
     assert (oom.rule, oom.severity) == ("out-of-memory", "high")
-    assert "100 MiB were asked for, and enough was free, but in pieces too small" in oom.claim
+    assert "100 MiB were requested, and enough was free, but fragmented" in oom.claim
     assert fragmentation.rule == "fragmentation"
     values = {metric.name: metric.value for metric in fragmentation.evidence}
     assert values["largest_free_bytes"] == 56 * MIB

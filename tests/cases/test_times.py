@@ -142,7 +142,7 @@ def test_a_cut_file_keeps_its_whole_steps(case):
 def test_ranks_that_nothing_names_stay_unknown(case):
     found = case("12_no_distributed_info")
     assert "ranks unknown" in found.screen
-    assert "2 processes do not say which rank" in found.doctor
+    assert "2 processes do not record a rank" in found.doctor
     assert headline(found.report)["step_wall"] == pytest.approx(7_760_000, rel=0.01)
 
 

@@ -25,7 +25,7 @@ def found(pipeline, tmp_path, monkeypatch):
     first = first.with_note("warning", "odd", "looks odd")
     pipeline.discovery = Discovery(
         sources=(first, Source(Path("/d/b.json"), "b.json", "chrome", run="r", size_bytes=2048)),
-        ignored=(UnreadFile(tmp_path / "notes.txt", Reason("no-format", "no format that tracekit reads")),),
+        ignored=(UnreadFile(tmp_path / "notes.txt", Reason("no-format", "not a format that tracekit reads")),),
         notes=(Note("info", "left-out", "1 file left out"),),
         title="outputs/profile",
     )
@@ -47,7 +47,7 @@ def test_inspect_shows_how_every_file_is_read(call, found):
 def test_inspect_shows_what_is_ignored_and_why(call, found):
     output = call("inspect", "x").stdout
     assert "Ignored: 1" in output
-    assert "notes.txt  no format that tracekit reads" in output
+    assert "notes.txt  not a format that tracekit reads" in output
     assert "1 file left out" in output
 
 
@@ -63,7 +63,9 @@ def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
 def test_inspect_prints_json_for_programs(call, found):
     value = json.loads(call("inspect", "x", "--json", "--exclude", "*.bak").stdout)
     assert [source["file"] for source in value["sources"]] == ["a.json", "b.json"]
-    assert value["ignored"] == [{"file": "notes.txt", "reason": "no format that tracekit reads", "code": "no-format"}]
+    assert value["ignored"] == [
+        {"file": "notes.txt", "reason": "not a format that tracekit reads", "code": "no-format"}
+    ]
     assert value["notes"][0]["code"] == "left-out"
     assert found.calls[0][1].exclude == ("*.bak",)
 

@@ -14,7 +14,7 @@ def test_it_shows_the_answer_and_what_to_type_next():
     shown = run("demo")
     assert shown.returncode == 0
     assert "SIMULATED DATA" in shown.stdout
-    assert "Worth fixing first" in shown.stdout
+    assert "Top issues" in shown.stdout
     typed = [line.split() for line in shown.stderr.splitlines() if "tracekit analyze" in line]
     path = Path(typed[0][-1])
     assert shown.stdout.startswith(f"{path} · ")

@@ -73,7 +73,7 @@ def test_where_nothing_could_be_read_the_status_is_2_and_the_reason_is_told(call
     nsys_programs.put_report(report)
     result = call("doctor", report)
     assert result.exit_code == 2
-    assert "no nsys here that could" in result.stdout
+    assert "no nsys here to export them" in result.stdout
 
 
 def test_programs_get_json(call, healthy):

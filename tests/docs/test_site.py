@@ -101,9 +101,7 @@ if tools.HERE["docs"]():
         for promise in ("Analyze a profile directory", "smallest relative change that matters"):
             assert promise in text
 
-    @pytest.mark.parametrize(
-        ("page", "shown"), [("first_look", "Worth fixing first"), ("before_after", "1.62× slower")]
-    )
+    @pytest.mark.parametrize(("page", "shown"), [("first_look", "Top issues"), ("before_after", "1.62× slower")])
     def test_notebooks_are_shown_with_what_they_gave(page, shown):
         assert shown in text_of(f"notebooks/{page}.html")
         assert (page == "first_look") == ("data:image/png" in (SITE / f"notebooks/{page}.html").read_text())

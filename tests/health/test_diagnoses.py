@@ -131,9 +131,9 @@ def test_reports_in_another_session_than_the_one_given_are_pointed_to(tmp_path):
     late = session(tmp_path, "session_2026-01-02_2")
     put(late / "logs" / "raylet.out", b"text")
     found = diagnoses(late)["wrong-session"]
-    assert found.what == "no report of nsys in session_2026-01-02_2, but 2 in session_2026-01-01_1/logs/nsight"
+    assert found.what == "no nsys report in session_2026-01-02_2, but 2 in session_2026-01-01_1/logs/nsight"
     (tmp_path / "session_latest").symlink_to(late)
-    assert "no report of nsys in session_latest" in diagnoses(tmp_path / "session_latest")["wrong-session"].what
+    assert "no nsys report in session_latest" in diagnoses(tmp_path / "session_latest")["wrong-session"].what
 
 
 def test_reports_elsewhere_in_the_session_given_are_pointed_to_first(tmp_path):

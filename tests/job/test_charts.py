@@ -154,7 +154,7 @@ def test_a_step_is_what_its_stages_cover_and_the_rest(tmp_path):
     rows = [step(1, 0, 100), annotation("gen", 10, 40), step(2, 100, 60), annotation("gen", 100, 60)]
     found = chart(report_of(tmp_path, {0: rows}), "steps", "steps")
     assert found.rows == ("step 1", "step 2")
-    assert found.series == ("in stages", "in no stage")
+    assert found.series == ("in stages", "outside any stage")
     assert found.marks == ((0, 0, 40_000), (0, 1, 60_000), (1, 0, 60_000), (1, 1, 0))
 
 

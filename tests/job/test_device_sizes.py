@@ -103,7 +103,7 @@ def test_peaks_are_shares_of_the_card_where_its_size_is_given(half_full, tmp_pat
     (row,) = peaks(report)
     assert (row["card_ratio"], row["reserved_ratio"]) == (0.2, 0.25)
     metrics = {m.name: (m.value, m.label) for m in section(report, "memory-peak").metrics}
-    assert metrics["card_ratio"] == (0.2, "of the card (80.0 MiB, given)")
+    assert metrics["card_ratio"] == (0.2, "of GPU memory (80.0 MiB, given)")
     assert metrics["reserved_ratio"][0] == 0.25
     # Saved measurements keep it, and another option goes before it.
     measured = analyze_uncached(half_full, Options(jobs=1, device_memory=80 * MIB, questions=QUESTIONS)).measurements
@@ -121,7 +121,7 @@ def test_without_a_size_no_share_is_shown_and_a_size_too_small_is_said_to_be(hal
     assert "card_ratio" not in peaks(pipeline.judge(measured))[0]
     small = merging.replace(measured, facts=Facts(device_memory=10 * MIB))
     caveats = section(pipeline.judge(small), "memory-peak").caveats
-    assert any("more is reserved than the card has" in caveat for caveat in caveats)
+    assert any("reserved memory exceeds" in caveat for caveat in caveats)
 
 
 def test_a_trace_without_memory_samples_tells_the_card_of_its_rank(half_full):
@@ -130,7 +130,7 @@ def test_a_trace_without_memory_samples_tells_the_card_of_its_rank(half_full):
     report = analyze_uncached(half_full, Options(jobs=1, questions=QUESTIONS)).report
     trace.unlink()
     metrics = {m.name: m.label for m in section(report, "memory-peak").metrics}
-    assert metrics["card_ratio"] == "of the card (40.0 MiB, from the trace of rank 0)"
+    assert metrics["card_ratio"] == "of GPU memory (40.0 MiB, from the trace of rank 0)"
 
 
 def test_the_command_line_takes_it(half_full, call, tmp_path):

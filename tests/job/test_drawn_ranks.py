@@ -22,7 +22,7 @@ def test_of_one_more_those_that_differ_and_one_of_the_others():
     assert dict(found.rows) == {"rank 7": "rank 7", "rank 8": "rank 8", "rank 33": "rank 33, like 62 more"}
     assert found.omitted == 62
     assert found.note == (
-        "3 of 65 are drawn, by work: the most, the least and those that differ; of those alike the middle one."
+        "3 of 65 are drawn, by work: the largest, the smallest and those that differ; of similar ones the middle one."
     )
 
 

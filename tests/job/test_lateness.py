@@ -186,9 +186,9 @@ def test_why_ranks_are_not_named_is_said(monkeypatch):
     monkeypatch.setattr(detection, "count_rounds_needed", lambda *_: 9)
     limit = {"rotating_ratio": 0.75, "false_ratio": 0.05}
     late = late_pair([10, 10, 10, 10])
-    rotating = "now for one and now for another: see rank-imbalance"
-    unsure = "most for ranks 1, 2: not told apart from chance (20 %) in 4 steps, 9 would tell"
-    idle = "most for ranks 1, 2: not for work of their own, as far as it was recorded"
+    rotating = "for changing ranks: see rank-imbalance"
+    unsure = "most for ranks 1, 2: may be chance (20 %) in 4 steps, 9 would decide it"
+    idle = "most for ranks 1, 2: without a recorded cause in their own work"
     assert detection._explain_unnamed_ranks([], limit) == rotating
     assert detection._explain_unnamed_ranks([late], limit) == unsure
     assert detection._explain_unnamed_ranks([late], limit | {"rotating_ratio": 0.76}) == rotating

@@ -40,11 +40,11 @@ def test_the_room_over_the_slope_with_the_ends_of_its_interval():
     """400 MiB are left: 40 steps, at 12 MiB a step 33, at 8 MiB 50."""
     found = project_trend(series(), "strong")
     assert (found.steps, found.soonest, found.latest) == (40, 33, 50)
-    assert found.claim() == "; the card is full in 40 steps (33–50)"
+    assert found.claim() == "; the GPU is full in 40 steps (33–50)"
     (metric,) = found.evidence()
     assert (metric.value, metric.low, metric.high) == (40, 33, 50)
     assert "1,000 MiB, given" in found.why
-    assert "most reserved (600 MiB)" in found.why
+    assert "peak reserved (600 MiB)" in found.why
 
 
 def test_an_interval_that_reaches_no_growth_has_no_latest_step():
@@ -66,8 +66,8 @@ def test_what_does_not_clearly_grow_is_not_projected(answer):
     ("changes", "why"),
     [
         ({"card": None}, "not projected: device size unknown, give --device-memory"),
-        ({"taken_bytes": 1001 * MIB}, "not projected: 1,001 MiB were held, more than the card has (1,000 MiB, given)"),
-        ({"relative": True}, "not projected: levels count from the start of the recording"),
+        ({"taken_bytes": 1001 * MIB}, "not projected: 1,001 MiB exceed GPU memory (1,000 MiB, given)"),
+        ({"relative": True}, "not projected: levels are relative to the start of the recording"),
     ],
 )  # fmt: skip
 def test_why_nothing_is_foretold(changes, why):
@@ -79,7 +79,7 @@ def test_a_full_card_has_no_step_left():
 
 
 def test_where_only_what_is_in_use_is_known_the_basis_says_so():
-    assert "most in use" in project_trend(series(cached=False), "strong").why
+    assert "peak in use" in project_trend(series(cached=False), "strong").why
 
 
 def test_of_host_memory_nothing_is_said():

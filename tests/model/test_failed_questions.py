@@ -118,7 +118,7 @@ def test_ranks_that_failed_are_named(faults, left, caution):
     whole = measured(*faults)
     assert failing.describe_sound_captures(whole, faults) == left
     (words,) = failing.list_fault_cautions(whole)
-    start = f"an error in tracekit, not in the run: copies could not be measured of {caution}: boom (nothing"
+    start = f"an error in tracekit, not in the run: copies could not be measured of {caution}: boom (missing"
     assert words.startswith(start)
 
 

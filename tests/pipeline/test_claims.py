@@ -27,7 +27,7 @@ def test_a_late_rank_whose_loader_is_told_counts_what_the_loader_does_not():
     late, loader = left(finding("straggler", 200, RANK), finding("data-loader-wait", 150, RANK))
     assert (late.recoverable_ns, late.recoverable_ratio) == (50, pytest.approx(0.05))
     assert (late.severity, loader.recoverable_ns) == ("medium", 150)
-    assert late.caveats == ("150 ns of it is counted by data-loader-wait",)
+    assert late.caveats == ("excludes 150 ns counted by data-loader-wait",)
 
 
 def test_what_is_counted_whole_elsewhere_is_left_as_information():
@@ -74,7 +74,7 @@ def test_what_is_counted_over_all_ranks_and_stages_has_its_causes_anywhere():
         finding("step-variance", 70, Place(step=4)),
         finding("straggler", 200, RANK), finding("recompilation", 60, gen),
     )  # fmt: skip
-    assert (uneven.recoverable_ns, uneven.caveats) == (50, ("200 ns of it is counted by straggler",))
+    assert (uneven.recoverable_ns, uneven.caveats) == (50, ("excludes 200 ns counted by straggler",))
     assert (unlike.recoverable_ns, unlike.severity) == (10, "low")
 
 

@@ -119,7 +119,7 @@ def rests_on(id_):
 
 
 def check_sections(report, good, id_):
-    """Every section is as it was, or says that an error of tracekit is why it is not; no rule of the latter is clear."""
+    """Every section is as it was, or says that an error in tracekit is why it is not; no rule of the latter is clear."""
     before = {section.id: section for section in good.sections}
     changed = set()
     for section in report.sections:

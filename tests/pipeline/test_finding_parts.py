@@ -46,7 +46,7 @@ def test_a_part_too_small_to_report_is_listed_and_not_counted():
     (one,) = merged(*parts)
     assert (one.recoverable_ns, one.severity) == (60, "medium")
     assert one.claim == (
-        "exposed-communication in stage40; 20 ns more in stage20; too little to count in 2 more stages"
+        "exposed-communication in stage40; 20 ns more in stage20; below the threshold in 2 more stages"
     )
     assert [part.recoverable_ns for part in one.parts] == [40, 20, 9, 8]
 

@@ -152,7 +152,7 @@ def test_a_part_limited_to_some_stages_is_still_known_as_such(two_runs):
     alike, unlike = merge(limited), merge([whole, limited[1]])
     assert "only gen" in judge(alike).identity
     assert [note.message for note in alike.notes] == []
-    assert [note.message for note in unlike.notes] == ["some of these measurements hold only the stages gen, not all"]
+    assert [note.message for note in unlike.notes] == ["some of these measurements contain only the stages gen"]
 
 
 def test_merging_changes_none_of_its_parts(two_runs):

@@ -85,7 +85,7 @@ def test_one_that_fails_is_named_with_its_line_and_loses_nothing_else(profile, t
     ("text", "problem"),
     [
         ("x = ", "mine.py: it cannot be loaded: SyntaxError"),
-        ("x = 1", "mine.py: it holds no question"),
+        ("x = 1", "mine.py: it contains no question"),
         (EXAMPLE.read_text().replace('"named-time"', '"steps"'), "there is a question 'steps' already"),
         (EXAMPLE.read_text().replace('"named_times",\n    "one', '"kernels",\n    "one'), "a table 'kernels' already"),
     ],
@@ -106,5 +106,5 @@ def test_what_was_saved_with_it_answers_again_and_what_was_not_does_not(profile,
     )
     assert times(analyze_uncached(tmp_path / "with.tkm", Options(question_files=files)).report) == EXPECTED
     saved_measurements.save(analyze_uncached(profile).measurements, tmp_path / "without.tkm")
-    with pytest.raises(TracekitError, match="does not hold named-time"):
+    with pytest.raises(TracekitError, match="without named-time"):
         analyze_uncached(tmp_path / "without.tkm", Options(question_files=files))

@@ -76,7 +76,7 @@ def test_the_step_is_that_of_one_tool_and_the_difference_is_told(mixed):
     assert rows["step"]["pairs"] == 4
     assert rows["gen"]["difference_ratio"] == pytest.approx(0.1)
     assert rows["GPU busy"]["second_ns"] == 33_000
-    assert "compare shares" in found.caveats[0]
+    assert "Compare shares" in found.caveats[0]
     assert any("checked by nsys: 2 files" in fact for fact in report.identity)
 
 

@@ -219,7 +219,7 @@ def test_a_blocking_copy_that_keeps_a_launched_kernel_waiting_is_blamed(tmp_path
     trace = traced(tmp_path, between(op("aten::copy_", 115, 380), copy, start=110, at=500))
     found = held(trace)
     assert found["aten::copy_ > hipMemcpyWithStream"] == 370
-    assert found["(not begun, unknown why)"] == 18
+    assert found["(launched but not started, cause unknown)"] == 18
 
 
 def test_a_call_that_waits_for_the_device_is_not_why_it_waits(tmp_path):

@@ -75,7 +75,7 @@ def test_a_launch_of_no_duration_on_a_thread_without_any_rows_is_blamed_on_nothi
 
 def test_a_launch_that_returns_late_is_blamed_until_the_device_begins(tmp_path):
     """It takes from 110 to 190; the device begins at 150, or at 195, far later than starting up takes."""
-    for at, expected in ((150, {LAUNCH: 40}), (195, {LAUNCH: 80, "(not begun, unknown why)": 5})):
+    for at, expected in ((150, {LAUNCH: 40}), (195, {LAUNCH: 80, "(launched but not started, cause unknown)": 5})):
         rows = [*launched("a", 0, 0, 100, 1), op("aten::x", 100, 10), launch(110, 2, 80), kernel("b", at, 5, 2)]
         assert held(traced(tmp_path, rows, f"{at}.json")) == {"aten::x": 10, **expected}
 
@@ -85,7 +85,7 @@ def test_a_launch_that_only_its_op_tells_of_has_returned_when_the_op_begins(tmp_
         *launched("a", 0, 0, 100, 1), op("aten::x", 90, 30), op("aten::y", 120, 20, **{"External id": 5}),
         kernel("b", 150, 50, **{"External id": 5}),
     ]  # fmt: skip
-    assert held(traced(tmp_path, rows)) == {"aten::x": 20, "(not begun, unknown why)": 30}
+    assert held(traced(tmp_path, rows)) == {"aten::x": 20, "(launched but not started, cause unknown)": 30}
 
 
 def test_where_all_other_threads_wait_the_first_of_them_is_blamed(tmp_path):

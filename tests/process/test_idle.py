@@ -1,4 +1,4 @@
-"""Idle gaps and their causes, stalls after synchronising calls, stage edges and queues, worked out by hand."""
+"""Idle gaps and their causes, stalls after synchronizing calls, stage edges and queues, worked out by hand."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Own and blocked time between synchronising collectives. Traces in microseconds, results in nanoseconds."""
+"""Own and blocked time between synchronizing collectives. Traces in microseconds, results in nanoseconds."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What synchronising calls cost, what lies between stages, how long launched work waits: worked out by hand."""
+"""What synchronizing calls cost, what lies between stages, how long launched work waits: worked out by hand."""
 
 import pytest
 from chrome_builder import annotation, kernel, launch, launched, memcpy, op, step
@@ -8,7 +8,7 @@ from tracekit.process.calls.activity import find_sync_calls
 from tracekit.process.idle_time.launch_queues import measure_launch_delays, measure_launch_queues
 from tracekit.process.idle_time.stalls import find_sync_stalls, measure_stage_edges
 
-# Synchronising calls
+# Synchronizing calls
 
 
 def synced(tmp_path, rows):

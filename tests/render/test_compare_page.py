@@ -58,7 +58,7 @@ def test_the_page_loads_itself_only_and_complains_of_nothing(page, files, name, 
 def test_the_answer_and_what_to_be_careful_of_are_on_the_first_screen(page, files):
     for width, height in ((1280, 900), (390, 844)):
         page.look(width=width, height=height).open(files["plain"])
-        for part in ("h1", ".basis", "#careful"):
+        for part in ("h1", ".basis", "#notes"):
             bottom = page.ask(f"document.querySelector('{part}').getBoundingClientRect().bottom")
             assert bottom < height, (part, width)
 

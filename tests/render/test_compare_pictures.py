@@ -194,7 +194,7 @@ def test_verdicts_differ_in_shape_as_in_colour():
 def test_dots_tell_run_step_and_time_and_hollow_ones_that_they_do_not_count():
     root = drawn(build_steps_chart(FOUND))
     told = tips(root)
-    assert "before_run1 · 1: 99.00 ms, does not count" in told
+    assert "before_run1 · 1: 99.00 ms, left out" in told
     assert "before_run1 · 2: 100.0 ms" in told
     assert "before_run1: mean 100.5 ms" in told  # 100 and 101: the first does not count
     hollow = [p for p in root.iter(f"{NS}path") if "hollow" in (p.get("class") or "").split()]
@@ -308,7 +308,7 @@ def test_the_first_screen_says_what_to_be_careful_of(form):
     first = page.split("<details")[0] if form == "md" else page.split('id="overview"')[0]
     assert [f"warning {at}" in first for at in range(8)] == [True] * 6 + [False] * 2
     assert "could have detected a change of ≥ 3.1 %" in first
-    assert "…" not in first.split("Careful")[0].split("<body>")[-1]
+    assert "…" not in first.split("Note:")[0].split("<body>")[-1]
 
 
 def test_further_warnings_are_in_the_details():

@@ -141,7 +141,7 @@ def test_the_answer_is_the_one_heading_of_the_first_rank(sample):
 
 def test_the_order_is_answer_overview_findings_gaps_sections_method(sample):
     text = render(sample, "html")
-    marks = ["<h1", 'id="overview"', 'id="findings"', 'id="not-analysed"', 'id="section-kernels"', 'id="method"']
+    marks = ["<h1", 'id="overview"', 'id="findings"', 'id="not-analyzed"', 'id="section-kernels"', 'id="method"']
     found = [text.index(mark) for mark in marks]
     assert found == sorted(found)
 

@@ -68,7 +68,7 @@ def test_a_report_in_a_notebook_has_the_answer_and_every_section_folded(report):
     page = report._repr_html_()
     seen = [tag for tag, _ in tags(page)]
     assert seen.count("details") == len(report.sections)
-    assert "Worth fixing first" in page.partition("<details>")[0]
+    assert "Top issues" in page.partition("<details>")[0]
     assert len(page) < 200_000
 
 

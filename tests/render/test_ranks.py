@@ -37,7 +37,7 @@ def test_the_worst_and_those_that_differ_stand_before_the_others():
     )
     assert found.ranked is None
     assert found.caption == (
-        "1,000 rows in 3: those whose own work is alike stand together, with medians; lowest and highest "
+        "1,000 rows in 3: those with similar own work are grouped, with medians; lowest and highest "
         "are of own work. JSON and CSV reports have every row."
     )
 

@@ -84,7 +84,7 @@ def test_unknown_is_a_dash_and_a_tiny_share_is_not_zero(sample):
 def test_rows_left_out_are_counted(sample):
     text = render(sample, "text", top=4)
     assert "… 4 of 11 rows shown" in text
-    assert "sync_weights" not in text.split("Worth fixing")[0]
+    assert "sync_weights" not in text.split("Top issues")[0]
 
 
 def test_a_grave_finding_without_a_time_is_on_the_first_screen(sample):
@@ -174,7 +174,7 @@ def test_advice_and_care_that_were_said_already_are_not_said_again():
     text = render(Report("t", "1", sections=(Section("s", "s", findings=found),)))
     lines = [line.strip() for line in text.splitlines()]
     assert [line for line in lines if line.startswith("→")] == [
-        "→ go faster", "→ go slower", "→ go faster", "→ as for 3", "→ as for 3",
+        "→ go faster", "→ go slower", "→ go faster", "→ same fix as #3", "→ same fix as #3",
     ]  # fmt: skip
     assert sum("mind the gap" in line for line in lines) == 1
     assert sum("and the step" in line for line in lines) == 1

@@ -30,7 +30,7 @@ def test_a_word_on_the_screen_is_explained_below_it(word):
 
 
 def test_a_screen_without_them_ends_as_it_did():
-    shown = render_text(report("someHtoDs and busbw_x: parts of other names"), RenderOptions())
+    shown = render_text(report("someH2Ds and busbw_x: parts of other names"), RenderOptions())
     assert not any(meaning in shown for meaning in MEANINGS.values())
 
 
@@ -53,11 +53,11 @@ class Tooltips(HTMLParser):
 
 def test_a_page_has_them_as_tooltips():
     page = Tooltips()
-    page.feed(render_html(report("24 copies HtoD", "exposed comm"), RenderOptions()))
-    assert page.found == [MEANINGS["exposed comm"], MEANINGS["HtoD"]]
+    page.feed(render_html(report("24 copies H2D", "exposed comm"), RenderOptions()))
+    assert page.found == [MEANINGS["exposed comm"], MEANINGS["H2D"]]
 
 
 def test_what_stands_around_a_word_is_escaped():
-    assert explain_jargon('<b>"HtoD"&').startswith("&lt;b&gt;&#34;<abbr ")
-    assert explain_jargon('<b>"HtoD"&').endswith("</abbr>&#34;&amp;")
+    assert explain_jargon('<b>"H2D"&').startswith("&lt;b&gt;&#34;<abbr ")
+    assert explain_jargon('<b>"H2D"&').endswith("</abbr>&#34;&amp;")
     assert explain_jargon("<script>") == "&lt;script&gt;"

@@ -24,7 +24,7 @@ class CompareArguments:
 
     base: Annotated[str | tuple[str, ...], f"Before: {_SIDE}."]
     opt: Annotated[str | tuple[str, ...], f"After: {_SIDE}."]
-    min_effect_percent: Annotated[float, "The least change of a step that matters, per cent."] = 3.0
+    min_effect_percent: Annotated[float, "The smallest change of a step that matters, per cent."] = 3.0
     ranks: Ranks = None
     steps: Steps = None
     stages: Stages = ()
@@ -37,7 +37,7 @@ class CompareAnswer:
 
     base: tuple[str, ...]
     opt: tuple[str, ...]
-    schema: Annotated[str, "Version of the comparison that this is taken from."]
+    schema: Annotated[str, "Version of the underlying comparison."]
     verdict: Annotated[Word, "Of the headline; 'inconclusive': the runs cannot tell, which is not 'no change'."]
     answer: Annotated[str, "The first sentence."]
     basis: tuple[str, ...]
@@ -48,8 +48,8 @@ class CompareAnswer:
     changes: Annotated[tuple[Change, ...], "The step, its stages and other metrics, in order of importance."]
     changes_total: int
     overview: Annotated[AnswerTable | None, "Where the change came from, or its stages."]
-    differences: Annotated[tuple[Difference, ...], "What should be alike on both sides and is not."]
-    needed: Annotated[str, "What to record so that more could be said; may be empty."]
+    differences: Annotated[tuple[Difference, ...], "Differences between the sides that affect the comparison."]
+    needed: Annotated[str, "Recordings needed for a firmer verdict; may be empty."]
     warnings: tuple[str, ...]
 
 

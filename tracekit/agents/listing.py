@@ -36,7 +36,7 @@ class PathsAnswer:
 
     path: str
     entries: tuple[PathEntry, ...]
-    entries_total: Annotated[int, "How many there are; `entries` holds the first."]
+    entries_total: Annotated[int, "Number of entries; `entries` contains the first ones."]
 
 
 def answer_paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]:
@@ -51,7 +51,7 @@ def answer_paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]
     lines = [_format_path_entry(entry) for entry in first]
     if len(entries) > len(first):
         lines.append(f"… and {len(entries) - len(first):,} more: name a directory below")
-    return "\n".join(lines) or "nothing lies here", PathsAnswer(path, first, len(entries))
+    return "\n".join(lines) or "this directory is empty", PathsAnswer(path, first, len(entries))
 
 
 def _list_path_entries(roots: Roots, path: str) -> list[PathEntry]:

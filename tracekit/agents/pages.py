@@ -35,7 +35,7 @@ class ExplainAnswer:
     """One rule with its page, or all rules without pages."""
 
     rules: tuple[RuleNote, ...]
-    page: Annotated[str | None, "Markdown: measure, formula, why, what to try, when it is wrong."]
+    page: Annotated[str | None, "Markdown: summary, cause, how it is measured, what to try, when it is wrong."]
 
 
 def answer_explain(roots: Roots, asked: ExplainArguments) -> tuple[str, ExplainAnswer]:

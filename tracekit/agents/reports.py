@@ -57,7 +57,7 @@ class ColumnNote:
     name: str
     unit: Annotated[
         str,
-        "ns (nanoseconds), bytes, ratio (0 to 1), factor, count, gb_per_s (1e9 bytes a second), id, text; empty: a bare number",
+        "ns (nanoseconds), bytes, ratio (0 to 1), factor, count, gb_per_s (1e9 bytes per second), id, text; empty: a bare number",
     ]
     meaning: str
 
@@ -70,20 +70,18 @@ class AnswerTable:
     title: str
     columns: tuple[ColumnNote, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    rows_total: Annotated[int, "How many rows there are; `rows` may be the first of them."]
+    rows_total: Annotated[int, "Number of rows; `rows` may contain only the first ones."]
 
 
 @dataclass(frozen=True, slots=True)
 class FindingBrief:
     """A finding in one line."""
 
-    number: Annotated[int, "Its place, 1 is what gives most; the tool `findings` has it in full."]
+    number: Annotated[int, "Its rank, 1 saves most; the tool `findings` has it in full."]
     rule: Annotated[str, "The rule's id; the tool `explain` has its page."]
     severity: Severity
     claim: str
-    recoverable_ns: Annotated[
-        int | None, "At most so many nanoseconds of a step would be saved; null: not a matter of time, or unknown."
-    ]
+    recoverable_ns: Annotated[int | None, "Max saving per step in nanoseconds; null: not a matter of time, or unknown."]
     recoverable_ratio: Annotated[float | None, "The same as a share of the step, 0 to 1."]
 
 
@@ -101,20 +99,20 @@ class AnalyzeAnswer:
     """The first screen of a report as data."""
 
     path: str
-    schema: Annotated[str, "Version of the report that this is taken from."]
-    identity: Annotated[tuple[str, ...], "What was recorded: ranks, steps, hardware, versions."]
-    answer: Annotated[str, "The first sentence, where numbers alone are no answer; else empty."]
+    schema: Annotated[str, "Version of the underlying report."]
+    identity: Annotated[tuple[str, ...], "Recorded facts: ranks, steps, hardware, versions."]
+    answer: Annotated[str, "The first sentence, if numbers alone are not an answer; otherwise empty."]
     basis: tuple[str, ...]
-    headline: Annotated[tuple[Metric, ...], "The main numbers of a step: its time, what the GPUs did meanwhile."]
-    overview: Annotated[AnswerTable | None, "Where the step goes, by stage; or where memory is held."]
+    headline: Annotated[tuple[Metric, ...], "The main numbers of a step: its time, and GPU activity."]
+    overview: Annotated[AnswerTable | None, "Where the step goes, by stage; or memory by category."]
     findings: tuple[FindingBrief, ...]
     findings_total: int
     recordings: Annotated[
         tuple[Recording, ...],
-        "What kinds of recordings the files are; those with a command limit the answer and come first.",
+        "Kinds of recordings; those with a command limit the answer and are first.",
     ]
-    cautions: Annotated[tuple[str, ...], "What to keep in mind, the gravest first."]
-    not_analysed: Annotated[tuple[str, ...], "What could not be told from this recording, and why: unknown, not zero."]
+    cautions: Annotated[tuple[str, ...], "Notes on the answer, the most serious first."]
+    not_analysed: Annotated[tuple[str, ...], "Unknown facts of this recording, and why: unknown, not zero."]
     unread: tuple[UnreadAnswerFile, ...]
     tables: Annotated[tuple[str, ...], "The tables of the report, for the tool `tables`."]
 
@@ -126,7 +124,7 @@ class FindingsArguments:
     path: Path
     rule: Annotated[str | None, "Only those of this rule, by its id: 'exposed-communication'."] = None
     severity: Annotated[str | None, "Only those of this severity: 'high', 'medium', 'low' or 'info'."] = None
-    offset: Annotated[int, "Pass over so many.", range(100_000)] = 0
+    offset: Annotated[int, "Skip this many.", range(100_000)] = 0
     limit: Annotated[int, "Findings at most.", range(1, 51)] = 10
     ranks: Ranks = None
     steps: Steps = None
@@ -148,8 +146,8 @@ class FindingsAnswer:
 
     path: str
     findings: tuple[NumberedFinding, ...]
-    matching: Annotated[int, "How many there are of that rule and severity."]
-    next_offset: Annotated[int | None, "Ask with this offset for the rest; null: that was all."]
+    matching: Annotated[int, "Number of findings of that rule and severity."]
+    next_offset: Annotated[int | None, "Use this offset for the rest; null: no more."]
     step_ns: Annotated[float | None, "Mean time of a step, nanoseconds."]
 
 
@@ -183,7 +181,7 @@ def answer_analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeA
     )
     count, table_count = len(findings), len(answer.tables)
     text += f"\nTool `findings`: {count} in full. Tool `tables`: {table_count} of numbers.\n"
-    return truncate_answer_text(text, "The tools `findings` and `tables` tell the rest."), answer
+    return truncate_answer_text(text, "The tools `findings` and `tables` have the rest."), answer
 
 
 def answer_findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswer]:
@@ -282,9 +280,9 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
     """Format a finding as lines."""
     finding = numbered.finding
     ((time, share),) = phrases.format_savings([finding])
-    gain = "no time to win back"
+    gain = "no time saving"
     if finding.recoverable_ns is not None:
-        gain = f"up to {time} ({share}) per step"
+        gain = f"max saving {time} ({share}) per step"
     lines = [f"{numbered.number}. {finding.rule} · {finding.severity} · {gain}", finding.claim]
     if finding.evidence:
         lines.append("evidence: " + "; ".join(phrases.format_metric(metric) for metric in finding.evidence))
@@ -296,5 +294,5 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
     parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
     lines += [f"stage: {time} ({share}): {part.claim}" for part, (time, share) in parts]
     lines.append("to try: " + finding.advice)
-    lines += [f"careful: {caveat}" for caveat in finding.caveats]
+    lines += [f"caveat: {caveat}" for caveat in finding.caveats]
     return lines

@@ -50,6 +50,6 @@ def read_document(roots: Roots, uri: str) -> str:
     if uri.startswith(REPORT):
         _, report, _ = analyze_path(roots, unquote(uri.removeprefix(REPORT)))
         text = str(render(report, "md", top=ROWS_OF_A_TABLE))
-        return truncate_answer_text(text, "The tools `findings` and `tables` tell the rest.", MAX_DOCUMENT_CHARACTERS)
+        return truncate_answer_text(text, "The tools `findings` and `tables` have the rest.", MAX_DOCUMENT_CHARACTERS)
     uris = " and ".join(template.uri for template in TEMPLATES)
     raise TracekitError(f"no resource {uri!r}", f"there are: {uris}")

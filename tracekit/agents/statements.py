@@ -60,7 +60,7 @@ class SqlAnswer:
     statement: Annotated[str | None, "The statement that was run."] = None
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
-    has_more: Annotated[bool, "Whether there are more rows: ask with LIMIT and OFFSET."] = False
+    has_more: Annotated[bool, "Whether there are more rows: use LIMIT and OFFSET."] = False
     not_recorded: Annotated[
         tuple[str, ...], "Tables without any recorded row: their content is unknown, not empty."
     ] = ()

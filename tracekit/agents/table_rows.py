@@ -29,7 +29,7 @@ class TablesArguments:
         'Only rows in which each of these columns has exactly this value: {"rank": 1, "stage": "gen"}.',
     ] = None
     limit: Annotated[int, "Rows at most.", range(1, MAX_ANSWER_ROWS + 1)] = 50
-    offset: Annotated[int, "Pass over so many rows.", range(10_000_000)] = 0
+    offset: Annotated[int, "Skip this many rows.", range(10_000_000)] = 0
     ranks: Ranks = None
     steps: Steps = None
     stages: Stages = ()
@@ -41,7 +41,7 @@ class TableNote:
 
     name: str
     title: str
-    row_count: Annotated[int, "How many rows it has."]
+    row_count: Annotated[int, "Number of rows."]
     column_names: tuple[str, ...]
 
 
@@ -51,12 +51,12 @@ class TablesAnswer:
 
     path: str
     tables: Annotated[tuple[TableNote, ...], "All tables; of one that was named, that one."]
-    caption: Annotated[str, "What to know of the rows."] = ""
+    caption: Annotated[str, "Notes on the rows."] = ""
     columns: tuple[ColumnNote, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
-    matching: Annotated[int, "How many rows meet `where`."] = 0
-    next_offset: Annotated[int | None, "Ask with this offset for the rest; null: that was all."] = None
-    omitted: Annotated[int, "Rows that the report itself left out, the least important."] = 0
+    matching: Annotated[int, "Number of rows that match `where`."] = 0
+    next_offset: Annotated[int | None, "Use this offset for the rest; null: no more."] = None
+    omitted: Annotated[int, "Rows left out of the report, the least important."] = 0
 
 
 def answer_tables(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]:

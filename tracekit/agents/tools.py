@@ -52,12 +52,12 @@ class Tool:
         return make_schema(self.answer)
 
 
-_BOUNDED = f"Answers hold at most {bounds.MAX_TEXT_CHARACTERS:,} characters of text and say how to have the rest."
+_BOUNDED = f"Answers contain at most {bounds.MAX_TEXT_CHARACTERS:,} characters of text and say how to have the rest."
 
 TOOLS: tuple[Tool, ...] = (
     Tool(
         "paths",
-        "What lies in the roots",
+        "Files in the roots",
         "Lists the files and directories below a directory that may be read, with sizes in bytes. Start here where no path"
         f" is known: '.' lists the roots. At most {bounds.MAX_LIST_ENTRIES} entries.",
         PathsArguments,
@@ -67,28 +67,24 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "analyze",
         "Where the time or the memory of a run went",
-        "Reads the profiles below a path (torch Kineto traces, Nsight Systems, memory snapshots of torch) and gives the"
-        " first screen: the time of a training step (nanoseconds in the data, milliseconds in the text), what the GPUs did"
-        " meanwhile as shares of it, where the step goes by stage, what is worth fixing first, and what could not be told."
-        " Large profiles take minutes the first time; unchanged ones are answered at once afterwards. " + _BOUNDED,
+        "Reads the profiles below a path (torch Kineto traces, Nsight Systems, memory snapshots of torch) and gives the first screen: the time of a training step (nanoseconds in the data, milliseconds in the text), GPU activity as shares of it, where the step goes by stage, the top issues, and what could not be measured. Large profiles take minutes the first time; unchanged ones are answered at once afterwards. "
+        + _BOUNDED,
         AnalyzeArguments,
         AnalyzeAnswer,
         answer_analyze,
     ),
     Tool(
         "findings",
-        "What is worth fixing, in full",
-        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what"
-        " to try, and caveats. `recoverable_ns` is the most that fixing it could save of a step, in nanoseconds: an upper"
-        " bound, not a promise; those of several findings may be added, as no nanosecond is in two.",
+        "All findings in full",
+        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what to try, and caveats. `recoverable_ns` is the max saving per step in nanoseconds: an upper bound. Savings of several findings may overlap and do not add up.",
         FindingsArguments,
         FindingsAnswer,
         answer_findings,
     ),
     Tool(
         "explain",
-        "What a rule means",
-        "Gives the page of a rule that findings come from: what it measures, its formula, why it matters, what to try and"
+        "The page of a rule",
+        "Gives the page of a rule that findings come from: summary, cause, how it is measured, what to try and"
         " when it is wrong. Without a rule, lists all rules.",
         ExplainArguments,
         ExplainAnswer,
@@ -107,7 +103,7 @@ TOOLS: tuple[Tool, ...] = (
     ),
     Tool(
         "sql",
-        "Any question to the recorded and the measured tables",
+        "SQL over the recorded and measured tables",
         "Runs one statement in DuckDB's SQL over all tables of the profiles on a path: what was recorded (device_ops,"
         " host_ops …) and what was measured, each with run, role, rank, step. SHOW TABLES and DESCRIBE tell what they"
         " mean, with units. It reads these tables and nothing else: no file, no network, no writing. Without a statement,"

@@ -40,7 +40,7 @@ def load(path: str) -> Analysis:
     analysis = getattr(module, "ANALYSIS", None)
     if not isinstance(analysis, Analysis):
         raise TracekitError(
-            f"{path}: it holds no question", f"end it with ANALYSIS = Analysis(…); {_USER_ANALYSIS_HINT}"
+            f"{path}: it contains no question", f"end it with ANALYSIS = Analysis(…); {_USER_ANALYSIS_HINT}"
         )
     return replace(analysis, file=path)
 

@@ -77,7 +77,7 @@ def _find_reports_elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
         count = _count_session_reports(other)
         if count:
             where = make_displayable("/".join((other.name, *_IN_SESSION)))
-            what = f"no report of nsys in {make_displayable(path.name)}, but {count:,} in {where}"
+            what = f"no nsys report in {make_displayable(path.name)}, but {count:,} in {where}"
             yield Symptom("wrong-session", (make_displayable(str(other.joinpath(*_IN_SESSION))),), what)
             return
 
@@ -91,8 +91,8 @@ def _find_stale_latest_link(folder: Path, reports: Sequence[Path]) -> Iterator[S
     names = _list_session_names(reports)
     if names and not _list_reports_below(target, reports):
         what = (
-            f"{LATEST} leads to {make_displayable(target.name)}, which holds no report of nsys; "
-            f"{make_displayable(', '.join(names[:_MOST_NAMED]))} does"
+            f"{LATEST} points to {make_displayable(target.name)}, which has no nsys report; "
+            f"{make_displayable(', '.join(names[:_MOST_NAMED]))} has"
         )
         yield Symptom("latest-session", (), what)
 

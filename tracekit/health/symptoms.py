@@ -367,7 +367,7 @@ def _find_missing_device_rows(run: Sequence[Capture]) -> Iterator[Symptom]:
                 without += process
                 count += 1
         if 0 < count < len(processes):
-            what = f"{count:,} of {len(processes):,} processes recorded no GPU work while the others did"
+            what = f"{count:,} of {len(processes):,} processes recorded no GPU work, unlike the others"
             yield Symptom("no-device-rows", _list_capture_files(without), what)
 
 
@@ -379,7 +379,7 @@ def _find_unknown_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
     count = len(_group_captures(unknown, _get_process_key))
     if distributed and count and len(_group_captures(of_torch, _get_process_key)) > 1:
         who = "1 process does" if count == 1 else f"{count:,} processes do"
-        yield Symptom("unknown-rank", _list_capture_files(unknown), f"{who} not say which rank")
+        yield Symptom("unknown-rank", _list_capture_files(unknown), f"{who} not record a rank")
 
 
 def _find_separate_clocks(run: Sequence[Capture]) -> Iterator[Symptom]:
@@ -389,7 +389,7 @@ def _find_separate_clocks(run: Sequence[Capture]) -> Iterator[Symptom]:
     # Processes of one file share its clock.
     if relative and len(_group_captures(placed, _get_process_key)) > 1 and len(_list_capture_files(placed)) > 1:
         files = _format_count_and_noun(len(_list_capture_files(placed)), "file")
-        what = f"{len(_list_capture_files(relative)):,} of {files} have a clock of their own"
+        what = f"{len(_list_capture_files(relative)):,} of {files} have their own clock"
         yield Symptom("no-common-clock", _list_capture_files(relative), what)
 
 

@@ -135,7 +135,7 @@ def _draw_step_strip(measured: Measurements, walls: Frame, suffix: str) -> Chart
     steps = walls.head(MAX_ROWS)
     series: tuple[str, ...] = ("step",)
     if not steps.is_missing("attributed_ns").all():
-        series = ("in stages", "in no stage")
+        series = ("in stages", "outside any stage")
     rows, marks = [], []
     for bar, row in enumerate(steps.rows("step", "wall_ns", "attributed_ns")):
         wall, attributed = row["wall_ns"], row["attributed_ns"]
@@ -176,7 +176,7 @@ def _draw_device_bars_of_run(measured: Measurements, rows: Frame, suffix: str) -
     values = parts[[owners.index(who) for who in names.rows]]
     return Chart(
         f"gpu-time{suffix}",
-        f"What each GPU did{phrase_run(measured, rows.values('run')[0])}",
+        f"GPU activity{phrase_run(measured, rows.values('run')[0])}",
         "bars",
         list_bar_marks(values),
         _SERIES,
@@ -246,7 +246,7 @@ def _align_row_clocks(measured: Measurements, rows: Frame) -> tuple[Frame, str]:
     begin = rows["ts_ns"] - moved_ns[clocks.number]
     if not compared and not has_epoch_times(measured, rows):
         first = rows.group_by("who").each(min_of(begin))
-        note = "Clocks cannot be compared: every row begins at its own zero."
+        note = "Clocks cannot be compared: every row starts at its own zero."
     else:
         first = begin.min()
         names = owners.with_columns(who=_name_row_processes(owners)).values("who")

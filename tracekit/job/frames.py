@@ -224,8 +224,10 @@ def make_label_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 
 def phrase_run(measured: Measurements, run: object) -> str:
-    """Phrase the run of a claim: ` (run base)`; empty for a single run."""
-    return f" (run {run})" if make_run_heading(measured) else ""
+    """Phrase the run of a claim: ` (run base)`, ` (run1)`; empty for a single run."""
+    if not make_run_heading(measured):
+        return ""
+    return f" ({run})" if str(run).startswith("run") else f" (run {run})"
 
 
 def to_float_or_none(value: Any) -> float | None:

@@ -29,7 +29,7 @@ SHORTEST_NS = 1_000_000
 PAUSE_PHRASES = {
     "host_loader": "the host waits for its data loader for {} more",
     "host_gc": "the host collects garbage for {} more",
-    "host_sync": "the host waits in synchronising calls for {} more, with the GPU idle",
+    "host_sync": "the host waits in synchronizing calls for {} more, with the GPU idle",
     "host_overhead": "the profiler or module loading takes {} more",
     "host_op": "the host is busy in ops and calls for {} more, with the GPU idle",
     "host_code": "the host runs Python for {} more, with the GPU idle",
@@ -148,11 +148,11 @@ def list_time_counted_elsewhere(
     """List the parts of the longer steps that findings on pauses and late ranks already count."""
     if pause is not None:
         pause_ns = round(pause.more_ns * len(long_steps) / steps)
-        yield make_evidence_metric("pause_ns", pause_ns, "of it a longer pause of the host, per step")
+        yield make_evidence_metric("pause_ns", pause_ns, "longer host pauses, per step")
     saved = estimate_wait_savings(measured)
     is_late = saved.is_among(long_steps, UNIT, optional=UNIT)
     waited = saved.filter(is_late).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))["saved_ns"]
     usual = 0.0 if is_late.all() else float(np.median(saved["saved_ns"][~is_late]))
     late_ns = round(float(np.maximum(waited - usual, 0).sum()) / steps)
     if late_ns:
-        yield make_evidence_metric("late_ns", late_ns, "of it waits for late ranks, per step")
+        yield make_evidence_metric("late_ns", late_ns, "waits for late ranks, per step")

@@ -393,7 +393,7 @@ def _draw_running_batches(
         left_out += len(since_start) - len(begin)
     caption = "The longest generation; the largest batch of neighbouring iterations."
     if not same_clock:
-        caption += " Clocks cannot be compared: every engine begins at its own zero."
+        caption += " Clocks cannot be compared: every engine starts at its own zero."
     return Chart(
         "rollout-batch",
         f"Requests that generate, over time{title}",
@@ -423,6 +423,6 @@ def _draw_engine_ends(unit: Sequence[EngineGeneration], title: str, *, same_cloc
         (*worked, *waited),
         ("until its end", "waiting for the last"),
         tuple(engine.engine for _, engine in ended),
-        caption="" if same_clock else "Clocks cannot be compared: every engine begins at its own zero.",
+        caption="" if same_clock else "Clocks cannot be compared: every engine starts at its own zero.",
         omitted=len(unit) - len(ended),
     )

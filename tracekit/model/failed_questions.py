@@ -232,10 +232,7 @@ def _attribute_faults(faults: Collection[Fault]) -> str:
 
 def format_fault_caution(what: str, file: str = "") -> str:
     """Format the caution for one error of tracekit or of the user's file."""
-    return (
-        f"{attribute_error(file)}, not in the run: {what} (nothing is concluded from what is missing;"
-        " tracekit analyze -v prints where it happened)"
-    )
+    return f"{attribute_error(file)}, not in the run: {what} (missing results are not judged; tracekit analyze -v prints where it happened)"
 
 
 def is_fault_remark(remark: Remark) -> bool:

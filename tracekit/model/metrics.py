@@ -72,7 +72,7 @@ METRICS: Mapping[str, MetricKind] = {
     "device_end_allocated": MetricKind("allocated at the end", "bytes", "lower", "max", exact=True, pieces="max"),
     "device_end_reserved": MetricKind("reserved at the end", "bytes", "lower", "max", exact=True, pieces="max"),
     "device_end_stranded": MetricKind("stranded at the end", "bytes", "lower", "max", exact=True, pieces="max"),
-    "driver_peak_allocated": MetricKind("peak got from the driver", "bytes", "lower", "max", exact=True, pieces="max"),
+    "driver_peak_allocated": MetricKind("peak from the driver", "bytes", "lower", "max", exact=True, pieces="max"),
     "host_peak_allocated": MetricKind("host peak allocated", "bytes", "lower", "max", exact=True, pieces="max"),
     "host_peak_reserved": MetricKind("host peak reserved", "bytes", "lower", "max", exact=True, pieces="max"),
     "out_of_memory": MetricKind("times out of memory", "count", "lower", "sum", exact=True),
@@ -93,7 +93,7 @@ def fill_metric_units(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     names = np.asarray(recorded, object).tolist()
     for name in set(names):
         if name not in METRICS:
-            raise SchemaError(f"metrics: {name!r} is told without its unit and direction")
+            raise SchemaError(f"metrics: {name!r} has no unit and direction")
     kinds = [METRICS[name] for name in names]
     units: list[Unit] = [kind.unit for kind in kinds]
     directions: list[Better] = [kind.better for kind in kinds]

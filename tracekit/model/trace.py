@@ -90,7 +90,7 @@ class Trace(NamedFrames):
         """Check every table against its schema and freeze the mapping."""
         if not isinstance(self.tables, Frames):
             object.__setattr__(self, "tables", Frames(self.tables))
-        assert isinstance(self.tables, Frames), "a trace holds its tables so"
+        assert isinstance(self.tables, Frames), "a trace stores its tables this way"
         for name, table in self.tables.as_given().items():
             if isinstance(table, Columns):
                 TABLES[name].fits(table)
@@ -116,7 +116,7 @@ class Trace(NamedFrames):
 
     def row_count(self, name: str) -> int:
         """Count the rows of a table without making its frame; 0 if it was not recorded."""
-        assert isinstance(self.tables, Frames), "a trace holds its tables so"
+        assert isinstance(self.tables, Frames), "a trace stores its tables this way"
         return len(self.tables.as_given().get(name, ()))
 
     def has(self, *names: str) -> bool:
@@ -152,7 +152,7 @@ class Trace(NamedFrames):
         """
         array = self._arrays.get((table, column))
         if array is None:
-            assert isinstance(self.tables, Frames), "a trace holds its tables so"
+            assert isinstance(self.tables, Frames), "a trace stores its tables this way"
             columns = self.tables.as_given().get(table, TABLES[table].no_rows())
             array = make_bare(getattr(columns[column], "array", columns[column]))
             self._arrays[table, column] = array

@@ -156,7 +156,7 @@ def _deduct_causes(symptom: Finding, findings: Sequence[Finding], thresholds: Th
         ratio *= left / symptom.recoverable_ns
     severity = max(symptom.severity, thresholds.severity(ratio), key=SEVERITIES.index)
     names = ", ".join(dict.fromkeys(cause.rule for cause in causes))
-    told = f"{format_quantity(taken, 'ns')} of it is counted by {names}"
+    told = f"excludes {format_quantity(taken, 'ns')} counted by {names}"
     return replace(
         symptom, severity=severity, recoverable_ns=left, recoverable_ratio=ratio, caveats=(*symptom.caveats, told)
     )

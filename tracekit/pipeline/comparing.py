@@ -188,12 +188,12 @@ def _refuse_partial_saved(paths: Sequence[str | Path], options: pipeline.Options
         form, path = _sniff_argument_form(argument), split_label(argument)[1]
         if form == "report" and options.work:
             raise TracekitError(
-                f"{path}: a saved report holds the work of its steps or does not know it",
-                "tell --tokens, --samples or --images where it is made: tracekit analyze",
+                f"{path}: the work of a saved report's steps is fixed when it is made",
+                "pass --tokens, --samples or --images to tracekit analyze",
             )
         if form is not None and options.cuts:
             raise TracekitError(
-                f"{path}: what was saved cannot be cut to ranks, steps or stages",
+                f"{path}: saved results cannot be limited to ranks, steps or stages",
                 "give the profile itself, or choose them when it is saved",
             )
 

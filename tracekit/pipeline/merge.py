@@ -51,7 +51,7 @@ def _note_stage_differences(parts: Sequence[Facts]) -> Iterator[Note]:
     """Make a note if the parts were measured for different stages."""
     if len({facts.stages for facts in parts}) > 1:
         stages = ", ".join(dict.fromkeys(chain_attribute(parts, "stages")))
-        message = f"some of these measurements hold only the stages {stages}, not all"
+        message = f"some of these measurements contain only the stages {stages}"
         yield Note("warning", "left-out", message, data=Data(by="stage"))
 
 

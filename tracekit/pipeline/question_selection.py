@@ -76,7 +76,7 @@ def select_saved_questions(
     for name, part in saved.items():
         if lacking := [*_list_missing_questions(part, ids, analyses), *_list_unmeasured(part, tables)]:
             raise TracekitError(
-                f"{name}: it was saved for other questions, and does not hold {lacking[0]}",
+                f"{name}: it was saved for other questions, without {lacking[0]}",
                 _suggest_saving(get_asked_ids(part)),
             )
     limited = [limit for part in saved.values() if (limit := get_asked_ids(part)) is not None]
@@ -92,7 +92,7 @@ def _suggest_saving(ids: Sequence[str] | None) -> str:
     """Suggest how to save measurements that contain the requested question."""
     if ids is None:
         return "save it with the same --question"
-    return f"it holds {', '.join(ids)}; save it without --only and --skip"
+    return f"it contains {', '.join(ids)}; save it without --only and --skip"
 
 
 def _list_missing_questions(

@@ -156,7 +156,7 @@ def measure_all(
             continue
         if options.cuts:
             raise TracekitError(
-                f"{path}: what was saved cannot be cut to ranks, steps or stages",
+                f"{path}: saved results cannot be limited to ranks, steps or stages",
                 "give the profile itself, or choose them when it is saved",
             )
         part = saved_parts[str(path)] = saved_measurements.load(path)

@@ -127,7 +127,7 @@ def _refuse_saved_for_raw(name: str, paths: Sequence[str]) -> None:
     for path in paths:
         if saved_measurements.sniff_saved_form(split_label(path)[1]) == "measurements":
             raise TracekitError(
-                f"{path}: saved measurements hold no raw table, and {name} is one",
+                f"{path}: saved measurements contain no raw tables such as {name}",
                 "ask the profiles; or a measured table (tracekit tables lists both)",
             )
 

@@ -118,7 +118,7 @@ def drop_start_up(trace: Trace) -> Trace:
 
 def _select_table_rows(trace: Trace, kept_rows: Mapping[str, npt.NDArray[np.bool_]]) -> Frames:
     """List the tables of a trace, with only the rows to keep of these."""
-    assert isinstance(trace.tables, Frames), "a trace holds its tables so"
+    assert isinstance(trace.tables, Frames), "a trace stores its tables this way"
     tables = dict(trace.tables.as_given())
     for name, is_kept in kept_rows.items():
         columns = {column: trace.array(name, column) for column in TABLES[name].columns}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 8
 """Most processes listed in an error message."""
 
-_NO_FORMAT = Reason("no-format", "no format that tracekit reads")
+_NO_FORMAT = Reason("no-format", "not a format that tracekit reads")
 
 
 def load(

@@ -112,7 +112,7 @@ def _to_plain_json(value: object, where: str) -> object:
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
         return {name: _to_plain_json(getattr(value, name), f"{where}.{name}") for name in names}
-    raise TracekitError(f"{where} holds a {type(value).__name__}, which is not a plain value")
+    raise TracekitError(f"{where} contains a {type(value).__name__}, which is not a plain value")
 
 
 def _list_plain_items(value: tuple[Any, ...], where: str) -> list[object]:

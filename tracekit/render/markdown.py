@@ -37,7 +37,7 @@ def render_markdown(report: Report, options: RenderOptions) -> str:
         blocks.append(("overview", [format_markdown_table(report.overview, options.overview_rows)]))
     blocks.append(make_caveats_block(report))
     blocks += _make_finding_blocks(report, options)
-    blocks.append(("not analysed", [_format_markdown_gaps(report)]))
+    blocks.append(("not analyzed", [_format_markdown_gaps(report)]))
     blocks += [(section.title, make_section_choices(section, options)) for section in report.sections]
     blocks.append(("data quality", [_format_markdown_remarks(report)]))
     return join_within_limit(blocks)
@@ -53,7 +53,7 @@ def _list_recording_lines(report: Report) -> str:
 
 def make_caveats_block(report: Report) -> tuple[str, list[str]]:
     """Make the block of caveats as a list."""
-    return "careful", ["\n".join(f"- Careful: {escape_markdown(text)}" for text in report.cautions)]
+    return "notes", ["\n".join(f"- Note: {escape_markdown(text)}" for text in report.cautions)]
 
 
 def escape_markdown(text: str) -> str:
@@ -155,10 +155,12 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
             return []
         nothing = [f"### {phrases.describe_no_findings(report)}", *unproven]
         return [("findings", ["\n\n".join(nothing[:1] + ["\n".join(unproven)] * bool(unproven))])]
-    blocks = [("findings", ["### Worth fixing first"])]
+    blocks = [("findings", ["### Top issues"])]
     amounts = phrases.format_savings(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
         blocks.append((f"finding {number}", [_format_markdown_finding(report, finding, number, amount)]))
+    if sum(finding.recoverable_ns is not None for finding in findings) > 1:
+        blocks.append(("overlap", [f"<sub>{phrases.OVERLAP_NOTE}.</sub>"]))
     if unproven:
         blocks.append(("unproven", ["\n".join(unproven)]))
     if left:
@@ -172,7 +174,7 @@ def _format_markdown_finding(report: Report, finding: Finding, number: int, amou
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
         time, share = (escape_markdown(text) for text in amount)
-        head += f" — up to **{time}** per step ({share})"
+        head += f" — max saving **{time}** per step ({share})"
     lines = [f"{head}<br>", f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}"]
     if finding.advice:
         lines.append(f"   <br>→ {escape_markdown(finding.advice)}")
@@ -188,7 +190,7 @@ def _format_markdown_finding(report: Report, finding: Finding, number: int, amou
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
-    lines += [f"   <br><sub>Careful: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]]
+    lines += [f"   <br><sub>Caveat: {escape_markdown(caveat)}</sub>" for caveat in finding.caveats[:4]]
     return "\n".join(lines)
 
 
@@ -200,7 +202,7 @@ def _format_markdown_gaps(report: Report) -> str:
         listed = [escape_markdown(gap) for gap in gaps[:12]]
         if len(gaps) > 12:
             listed.append(f"{len(gaps) - 12} more")
-        lines.append(f"**Not analysed:** {' · '.join(listed)}")
+        lines.append(f"**Not analyzed:** {' · '.join(listed)}")
     summary = phrases.summarize_remarks(report.remarks)
     if summary:
         lines.append(f"**Data quality:** {escape_markdown(summary)}")
@@ -227,7 +229,7 @@ def _format_markdown_section(section: Section, rows: int) -> str:
     if section.metrics:
         parts.append(escape_line_start("; ".join(_format_markdown_metric(metric) for metric in section.metrics)))
     parts += [format_markdown_table(sheet, rows) for sheet in section.sheets]
-    parts += [f"Careful: {escape_markdown(caveat)}" for caveat in section.caveats]
+    parts += [f"Note: {escape_markdown(caveat)}" for caveat in section.caveats]
     return "\n\n".join([*parts, "</details>"])
 
 

@@ -80,7 +80,7 @@ def _summarize_notebook_finding(finding: Finding) -> str:
     """Summarize a finding: the rule, its saving, the claim."""
     gain = ""
     if finding.recoverable_ns is not None:
-        gain = f"up to {format_quantity(finding.recoverable_ns, 'ns')} per step"
+        gain = f"max saving {format_quantity(finding.recoverable_ns, 'ns')} per step"
     return " · ".join(part for part in (finding.rule, gain, phrases.format_claim(finding)) if part)
 
 
@@ -122,7 +122,7 @@ def _list_finding_lines(finding: Finding) -> Iterator[str]:
     if finding.places:
         yield f"  Where: {'; '.join(phrases.format_place(place) for place in finding.places[:3])}"
     for caveat in finding.caveats:
-        yield f"  Careful: {make_printable(caveat)}"
+        yield f"  Caveat: {make_printable(caveat)}"
 
 
 def _fold_section(section: Section) -> str:
@@ -142,7 +142,7 @@ def _make_section_html(section: Section) -> Iterator[str]:
     if section.findings:
         yield _make_pre_block(chain.from_iterable(_list_finding_lines(finding) for finding in section.findings))
     if section.caveats:
-        yield _make_pre_block(f"Careful: {make_printable(caveat)}" for caveat in section.caveats)
+        yield _make_pre_block(f"Note: {make_printable(caveat)}" for caveat in section.caveats)
 
 
 def _make_table_html(sheet: Sheet) -> str:

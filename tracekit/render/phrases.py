@@ -24,6 +24,12 @@ from tracekit.render.escape import make_printable
 SENTENCE = 600
 """Longest claim, advice or reason shown, in characters."""
 
+SAVING_TITLE = "max saving per step"
+"""Title of the savings of findings."""
+
+OVERLAP_NOTE = "Savings may overlap: they do not add up"
+"""Note under a list of findings."""
+
 
 def list_identity_facts(report: Report) -> list[str]:
     """List the facts of the first line; the title if there are none."""
@@ -161,7 +167,7 @@ def format_claim(finding: Finding) -> str:
 
 
 def list_unanswered(report: Report) -> list[str]:
-    """List what was not analysed and why: gaps named by the report, and sections without an answer."""
+    """List the gaps named by the report, and the sections without an answer, with reasons."""
     return [*_list_report_gaps(report), *_group_sections_by_reason(report, ("failed", "skipped"))]
 
 

@@ -94,7 +94,7 @@ def _make_merged_caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: s
     """Make the caption: the sheet's own, and how rows were merged."""
     count = sum(len(group) for group in groups)
     note = (
-        f"{format_quantity(count, 'count')} rows in {len(groups)}: those whose {title} is alike stand together, with "
+        f"{format_quantity(count, 'count')} rows in {len(groups)}: those with similar {title} are grouped, with "
         f"medians; lowest and highest are of {title}. JSON and CSV reports have every row"
     )
     if count < len(sheet.rows):

@@ -91,8 +91,8 @@ def _make_generic_schema(origin: Any, arguments: tuple[Any, ...], records: _Reco
         return _make_union_schema([_make_hint_schema(argument, records) for argument in arguments])
     if origin is tuple:
         return _make_tuple_schema(arguments, records)
-    assert isinstance(origin, type), "anything else is no plain value"
-    assert issubclass(origin, Mapping), "anything else is no plain value"
+    assert isinstance(origin, type), "other values are not plain"
+    assert issubclass(origin, Mapping), "other values are not plain"
     return {"type": "object", "additionalProperties": _make_hint_schema(arguments[1], records)}
 
 

@@ -67,7 +67,7 @@ def _make_findings_table(report: Report) -> Sheet:
     headings = (
         Heading("rule", "rule"),
         Heading("severity", "severity"),
-        Heading("recoverable", "up to, per step", "ns"),
+        Heading("recoverable", phrases.SAVING_TITLE, "ns"),
         Heading("recoverable", "of the step", "ratio"),
         Heading("confidence", "confidence", "ratio"),
         Heading("claim", "claim"),

@@ -215,11 +215,11 @@ def _format_remedy(advice: str, command: str, width: int) -> list[StyledLine]:
 
 
 def _format_text_cautions(report: Report, width: int) -> list[StyledLine]:
-    """Format the caveats, one below the other."""
+    """Format the notes on all numbers, one below the other."""
     lines: list[StyledLine] = []
-    label = "Careful: "
+    label = "Note: "
     for caution in report.cautions:
-        lines += _label_lines(label, "bold", _wrap_text(make_printable(caution, phrases.SENTENCE), width - 9), 11)
+        lines += _label_lines(label, "bold", _wrap_text(make_printable(caution, phrases.SENTENCE), width - 6), 8)
         label = " " * len(label)
     if lines:
         lines.append([])
@@ -238,7 +238,7 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
     amounts = phrases.format_savings(findings)
     times, shares = (max(_count_terminal_cells(text) for text in texts) for texts in zip(*amounts, strict=True))
     amount_width = min(times + _GAP + shares, width - 20)
-    title, aside = "Worth fixing first", "up to, per step"
+    title, aside = "Top issues", phrases.SAVING_TITLE
     fill = max(width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1)
     right = _pad_text(aside, max(_count_terminal_cells(aside), amount_width), right=True)
     lines: list[StyledLine] = [[(title, "bold"), (" " * fill, ""), (right, "dim")]]
@@ -251,6 +251,8 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
         alike = first_of.setdefault((finding.rule, finding.advice), number)
         lines += _format_text_advice(finding, width, alike if alike < number else None, findings[alike - 1])
         lines += _format_finding_parts(finding, width) if options.verbose else []
+    if sum(finding.recoverable_ns is not None for finding in findings) > 1:
+        lines += _indent_lines(_wrap_text(f"{phrases.OVERLAP_NOTE}.", width - 5, style="dim"), 5)
     lines += unproven
     if left:
         lines += _wrap_text(f"… {left} more in the sections; -v for the first {options.top}", width, style="dim")
@@ -298,13 +300,13 @@ def _format_text_advice(
     lines: list[StyledLine] = []
     advice, style = make_printable(f.advice, phrases.SENTENCE), _COLORS[f.severity]
     if advice.strip() and first_with_advice is not None:
-        lines.append([("     → ", style), (f"as for {first_with_advice}", "")])
+        lines.append([("     → ", style), (f"same fix as #{first_with_advice}", "")])
     elif advice.strip():
         lines += _label_lines("     → ", style, _wrap_text(advice, width - 7), 7)
     for caveat in f.caveats:
         if first_with_advice is not None and caveat in earlier_finding.caveats:
             continue
-        text = f"Careful: {make_printable(caveat, phrases.SENTENCE)}"
+        text = f"Caveat: {make_printable(caveat, phrases.SENTENCE)}"
         lines += _indent_lines(_wrap_text(text, width - 7, style="dim"), 7)
     return lines
 
@@ -326,7 +328,7 @@ def _format_text_gaps(report: Report, options: RenderOptions, width: int) -> lis
     listing = phrases.list_unanswered if options.verbose else phrases.summarize_unanswered
     gaps = listing(report)
     if gaps:
-        lines += _pack_items(["Not analysed: " + gaps[0], *gaps[1:]], " · ", width, hang=2)
+        lines += _pack_items(["Not analyzed: " + gaps[0], *gaps[1:]], " · ", width, hang=2)
     summary = phrases.summarize_remarks(report.remarks)
     if summary:
         if not options.verbose:
@@ -358,7 +360,7 @@ def _format_text_section(section: Section, options: RenderOptions, width: int) -
         where = "--top for more"
         lines += [*_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where), []]
     for caveat in section.caveats:
-        lines += _wrap_text(f"Careful: {make_printable(caveat, phrases.SENTENCE)}", width)
+        lines += _wrap_text(f"Note: {make_printable(caveat, phrases.SENTENCE)}", width)
     if lines[-1]:
         lines.append([])
     return lines

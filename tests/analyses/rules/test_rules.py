@@ -122,11 +122,14 @@ def test_thresholds_stand_in_the_record_of_the_one_question_that_judges_the_rule
 
 
 @pytest.mark.parametrize("rule", IDS)
-def test_every_page_says_what_how_why_what_to_try_when_it_errs_and_whence(rule):
-    heads = re.findall(r"^\*\*(.+?)\.\*\* \S", rules.read_rule_page(rule), re.MULTILINE)
-    assert heads == [
-        "What it measures", "Formula", "Why it matters", "What to try", "When it is wrong", "Source",
-    ]  # fmt: skip
+def test_every_page_gives_a_summary_then_cause_measure_fixes_limits_and_source(rule):
+    page = rules.read_rule_page(rule)
+    heads = re.findall(r"^\*\*(.+?)\.\*\* \S", page, re.MULTILINE)
+    assert heads == ["Cause", "How it is measured", "What to try", "When it is wrong", "Source"]
+    _, summary, cause, *_ = page.split("\n\n")
+    assert re.match(r"[A-Z`]", summary)
+    assert summary.endswith(".")
+    assert cause.startswith("**Cause.**")
 
 
 @pytest.mark.parametrize("rule", IDS)
@@ -263,7 +266,7 @@ def test_without_stages_exposed_communication_is_a_share_of_the_step(findings):
     rows = [*steps_of(100), *launched("gemm", 0, 0, 80, 1)]
     rows += launched("ncclDevKernel_AllReduce", 1, 70, 30, 2, stream=9)
     (found,) = findings(rows, "exposed-communication")
-    assert found.claim == "20 % of the step is communication that no compute hides"
+    assert found.claim == "20 % of the step is exposed communication"
     assert found.recoverable_ns == 20_000
 
 
@@ -313,7 +316,7 @@ def test_copies_are_counted_per_process_and_run(tmp_path):
             write(tmp_path / run / f"rank{rank}.json", pageable(MIB, 500), rank=rank, world_size=2)
     found = analyze_uncached([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report.findings
     assert [f.claim for f in found if f.rule == "pageable-copies"] == [
-        f"4 copies HtoD use pageable host memory (run {run})" for run in ("a", "b")
+        f"4 H2D copies use pageable host memory (run {run})" for run in ("a", "b")
     ]
     assert {(evidence(f)["pageable_bytes"], f.recoverable_ns) for f in found if f.rule == "pageable-copies"} == {(MIB, 500_000)}  # fmt: skip
 

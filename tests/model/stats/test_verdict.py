@@ -248,11 +248,11 @@ def test_five_runs_may_overlap():
 @pytest.mark.parametrize(
     ("base", "opt", "cap", "sentence"),
     [
-        (2, 2, "two levels", "2 v 2 equal runs that lie on two levels look like this in up to 6.3 % of comparisons"),
-        (3, 3, "two levels", "3 v 3 equal runs that lie on two levels look like this in up to 1.6 % of comparisons"),
-        (4, 3, "two levels", "4 v 3 equal runs that lie on two levels look like this in up to 0.9 % of comparisons"),
-        (3, 5, "two levels", "3 v 5 equal runs that lie on two levels look like this in up to 0.6 % of comparisons"),
-        (5, 2, "two levels", "5 v 2 equal runs that lie on two levels look like this in up to 1.6 % of comparisons"),
+        (2, 2, "two levels", "2 v 2 equal runs on two performance levels look like this in up to 6.3 % of comparisons"),
+        (3, 3, "two levels", "3 v 3 equal runs on two performance levels look like this in up to 1.6 % of comparisons"),
+        (4, 3, "two levels", "4 v 3 equal runs on two performance levels look like this in up to 0.9 % of comparisons"),
+        (3, 5, "two levels", "3 v 5 equal runs on two performance levels look like this in up to 0.6 % of comparisons"),
+        (5, 2, "two levels", "5 v 2 equal runs on two performance levels look like this in up to 1.6 % of comparisons"),
         (5, 1, "one run alone", "one run on a side does not show the run-to-run noise"),
         (1, 1, "no interval", "no confidence interval: the change cannot be separated from noise"),
     ],
@@ -328,9 +328,9 @@ def test_sentences_count_the_earlier_runs_that_are_known():
         " runs per side"
     )
     assert "up to 25 % of comparisons of 1 v 1 equal runs" in say(1, 1, old)
-    assert say(2, 2, old) == "2 v 2 equal runs that lie on two levels look like this in up to 6.3 % of comparisons"
+    assert say(2, 2, old) == "2 v 2 equal runs on two performance levels look like this in up to 6.3 % of comparisons"
     # Two levels alone explain .45 % of 10 v 2 and .16 % of 8 v 3: the rule looks at more of them.
-    several = "equal runs that lie on several levels may look like this in more than 0.5 % of comparisons"
+    several = "equal runs on several performance levels may look like this in more than 0.5 % of comparisons"
     assert say(2, 2, known) == f"10 v 2 {several}"
     assert say(3, 3, history(5)) == f"8 v 3 {several}"
 

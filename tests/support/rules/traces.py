@@ -86,12 +86,12 @@ FIRES: dict[str, Firing] = {
     ),
     # 5 of 100 exposed; 5 of the collective's 10 are hidden.
     "exposed-communication": Firing(
-        exposed_in_update(5), "5.0 % of update_actor is communication that no compute hides", "medium", 5_000, 0.05,
+        exposed_in_update(5), "5.0 % of update_actor is exposed communication", "medium", 5_000, 0.05,
         {"exposed_comm_ratio": 0.05, "overlap_ratio": 0.5},
     ),
     # 1 MiB a step in 500 µs, beside which nothing runs: 0.5 of 100 ms.
     "pageable-copies": Firing(
-        pageable(MIB, 500), "2 copies HtoD use pageable host memory", "info", 500_000, 0.005,
+        pageable(MIB, 500), "2 H2D copies use pageable host memory", "info", 500_000, 0.005,
         {"pageable_bytes": MIB, "gb_per_s": MIB / 500_000, "pinned_gb_per_s": MIB / 100_000},
     ),
     # 29 steps of 100 and one of 131: mean 3031 / 30, excess 31 / 30, standard deviation 31 / √30.
@@ -102,7 +102,7 @@ FIRES: dict[str, Firing] = {
     # 6 of 100 µs have no launch.
     "profiling-artefact": Firing(
         unlinked(6),
-        "1 of 1 sources have over 5.0 % of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran",
+        "1 of 1 sources have over 5.0 % of GPU time without a recorded launch: its op is unknown, and its stage is known only by GPU annotation or by run time",
         "info", None, None, {"sources": 1},
     ),
 }  # fmt: skip

@@ -41,7 +41,7 @@ FIRES: dict[str, Firing] = {
     # Communication 940-990, compute until 950: 10 of 50 hidden; 50 of 1000 is 5 %, 40 exposed is 4 %.
     # Two messages of 1 MiB in 25 µs each: 2 MiB / 50 µs = 41.9 GB/s, times 2(n−1)/n = 1 on two ranks.
     "no-comm-overlap": Firing(
-        hardly_overlapped(), "20 % of the communication of update_actor runs beside compute", "medium", 40_000, 0.04,
+        hardly_overlapped(), "20 % of the communication of update_actor overlaps with compute", "medium", 40_000, 0.04,
         {"overlap_ratio": 0.2, "comm_ratio": 0.05, "size_bytes": 2**21, "busbw": 2**21 / 50_000},
     ),
     # 2 of 10 are one byte less than 64 KiB; they take 10 of 1000, and nothing runs beside them.

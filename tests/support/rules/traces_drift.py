@@ -22,7 +22,7 @@ FIRES: dict[str, Firing] = {
     # 1,000 on average, then 1,080: 80 in half of the steps, of a mean step of 1,040.
     "drift": Firing(
         {0: steps_of([990, 1010, 1000, 1080, 1090, 1070])},
-        "steps are 8.0 % slower from step 4 on than before, most of it in update_actor",
+        "steps are 8.0 % slower from step 4 on, mostly in update_actor",
         "medium",
         40_000,
         40 / 1040,

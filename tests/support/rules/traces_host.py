@@ -102,12 +102,12 @@ FIRES: dict[str, Firing] = {
     ),
     # After two steps, five calls of 2 µs in each step of 1000: 10 µs, 1 %.
     "allocator-calls": Firing(
-        asking(50, 50, 5, 5), "steady steps ask the driver for memory 5.0 times each", "low", 10_000, 0.01,
+        asking(50, 50, 5, 5), "steady steps call the driver for memory 5.0 times per step", "low", 10_000, 0.01,
         {"calls": 5, "dur_ns": 10_000},
     ),
     # 8 tensors times 4 ops of 2 µs = 64 of the 100 µs; the other 36 are 3.6 % of 1000.
     "unfused-optimizer": Firing(
-        updating(ADAM), "AdamW.step takes 32 ops for 8 tensors", "medium", 36_000, 0.036,
+        updating(ADAM), "AdamW.step runs 32 ops for 8 tensors", "medium", 36_000, 0.036,
         {"per_tensor": 4, "short_kernels": None, "dur_ns": 100_000},
     ),
     # After two steps, 20 µs in one of two steps of 1000: 10 µs a step. The inner name lies within the outer one.

@@ -1,4 +1,4 @@
-"""Traces for the rules about idle GPU time: synchronising calls, stage edges, silent hosts. Whole microseconds."""
+"""Traces for the rules about idle GPU time: synchronizing calls, stage edges, silent hosts. Whole microseconds."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def silent(pause=20_000, whole=2_000_000):
 FIRES: dict[str, Firing] = {
     # 20 calls, 3 of idle time after each: 60 of 2000.
     "host-sync-stalls": Firing(
-        synchronised(), "20 synchronising calls per step leave GPUs idle for 3.0 % of update_actor",
+        synchronised(), "20 synchronizing calls per step leave GPUs idle for 3.0 % of update_actor",
         "medium", 60_000, 0.03,
         {"sync_count": 20, "stall_count": 20, "idle_ns": 60_000, "later_ns": 0, "idle_ratio": 0.03},
     ),
     # 30 of 1000 between the end of one stage and the first kernel of the next.
     "stage-edge-idle": Firing(
-        between_stages(), "GPUs are idle 30.0 µs per step between stages, most of it from old_log_prob to update_actor",
+        between_stages(), "GPUs are idle 30.0 µs per step between stages, mostly from old_log_prob to update_actor",
         "medium", 30_000, 0.03,
         {"edge_idle_ns": 30_000, "largest_edge_ns": 30_000, "unseen_ns": 30_000},
     ),

@@ -119,21 +119,21 @@ FIRES: dict[str, Firing] = {
     # 50 of 1,000; 25,600 FLOPs at 1,024 a µs are 25 µs: 25 of 50 are lost.
     "unaligned-gemm": Firing(
         sized(50),
-        "5.0 % of the time of matrix products goes to unaligned sizes: aten::mm 8×25×64 BFloat16 most of all",
+        "5.0 % of the time of matrix products is spent on unaligned sizes: aten::mm 8×25×64 BFloat16 most of all",
         "low", 25_000, 0.025,
         {"unaligned_ratio": 0.05, "unaligned_ns": 50_000},
     ),
     # 30 of 1,000 between the products, which write and read the scores as long as the softmax does.
     "unfused-operators": Firing(
         attention(30),
-        "3.0 % of the GPU work of update_actor is what unfused attention does between its two products",
+        "3.0 % of the GPU work of update_actor is unfused attention, between its two products",
         "medium", 60_000, 0.06,
         {"unfused_ratio": 0.03, "calls": 1, "scores_ns": 30_000},
     ),
     # 30 of 1,000.
     "layout-copies": Firing(
         copied(30),
-        "3.0 % of the GPU work of update_actor is copies into another layout: aten::contiguous > aten::clone > aten::copy_",
+        "3.0 % of the GPU work of update_actor copies tensors into another layout: aten::contiguous > aten::clone > aten::copy_",
         "medium", 30_000, 0.03,
         {"unfused_ratio": 0.03, "calls": 1},
     ),

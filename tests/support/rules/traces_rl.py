@@ -83,14 +83,14 @@ FIRES: dict[str, Firing] = {
     ),
     # Two copies of 1.5 ms in a step of 100 ms, after the compute; 30 MiB in 1.5 ms each.
     "offload": Firing(
-        offload_of(1_500), "copies between GPU and host memory stand alone for 3.0 % of the step", "medium",
+        offload_of(1_500), "exposed H2D/D2H copies take 3.0 % of the step", "medium",
         3_000_000, 0.03,
         {"exposed_ns": 3_000_000, "htod_bytes": 30 * MIB, "dtoh_bytes": 30 * MIB,
          "htod_gb_per_s": 30 * MIB / 1_500_000, "dtoh_gb_per_s": 30 * MIB / 1_500_000, "pageable_bytes": 0},
     ),
     # A tenth of the step, but never more than low.
     "redundant-log-prob": Firing(
-        update_of(1), "old_log_prob is computed apart although each step updates on one mini-batch once", "low",
+        update_of(1), "old_log_prob runs as a separate pass although each step has a single update", "low",
         100_000, 0.1, {"old_log_prob_wall": 100_000, "mini_batches": 1},
     ),
     # 19 of 4000 and one of 999, a little less than a quarter of the median. With n - 1 lengths a and one b the sample

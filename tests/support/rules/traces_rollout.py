@@ -46,12 +46,12 @@ FIRES: dict[str, Firing] = {
     ),
     # Replica 1 waits 300 of two times 1000: 15 %. Even ends would be at 850.
     "replica-imbalance": Firing(
-        replicas(1000, 700), "replicas are idle for 15 % of generation: the last is replica 0", "high",
+        replicas(1000, 700), "replicas are idle for 15 % of generation; the last one is replica 0", "high",
         150_000, 0.15, {"bubble_ratio": 0.15, "behind_median": 150_000, "replicas": 2},
     ),
     # Ten iterations take 30 more than later ones of the same batch, in 1300 + 9000.
     "slow-first-iterations": Firing(
-        slow_first(130), "the first 10 % of decode iterations take 1.30 times what later ones of equal batch take",
+        slow_first(130), "the first 10 % of decode iterations take 1.30 times as long as later ones of equal batch",
         "low", 300_000, 300 / 10_300,
         {"first_over_later": 1.3, "first_pace": 130_000, "generations": 1},
     ),

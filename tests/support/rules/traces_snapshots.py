@@ -35,13 +35,13 @@ def full(capacity):
 FIRES: dict[str, Firing] = {
     # 28 of 40 MiB are in use when 12 more are asked for.
     "fragmentation": Firing(
-        in_pieces(12 * MIB), "12.0 MiB reserved for rank 0, GPU 0 are free in pieces of at most 4.00 MiB",
+        in_pieces(12 * MIB), "12.0 MiB reserved for rank 0, GPU 0 are free only in pieces of at most 4.00 MiB",
         "medium", None, None,
         {"stranded_bytes": 12 * MIB, "unused_ratio": 0.3, "largest_free_bytes": 4 * MIB,
          "largest_request_bytes": 12 * MIB, "needless_segments": 1},
     ),
     "out-of-memory": Firing(
-        full(40 * MIB), "rank 0, GPU 0 ran out of memory: 10.0 MiB were asked for, and too much was in use",
+        full(40 * MIB), "rank 0, GPU 0 ran out of memory (OOM): 10.0 MiB were requested, and too much was in use",
         "high", None, None,
         {"asked_bytes": 10 * MIB, "requested_bytes": 40 * MIB, "reserved_bytes": 40 * MIB,
          "device_free_bytes": 0, "free_bytes": 0, "largest_free_bytes": 0},

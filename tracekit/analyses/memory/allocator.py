@@ -25,32 +25,32 @@ from tracekit.process.memory.replay import add_memory_keys, concatenate_columns,
 
 LIFETIMES = Table(
     "lifetimes",
-    "how much of what was allocated lived so long",
+    "allocations by lifetime",
     {
         **DEVICE_KEYS,
         "low_ns": Column("Int64", "From here on; <NA>: not freed in the history."),
         "high_ns": Column("Int64", "To below this."),
         "block_count": Column("int64", "Allocations."),
-        "size_bytes": Column("int64", "What they requested."),
+        "size_bytes": Column("int64", "Their requested bytes."),
     },
 )
 
 ALLOCATOR_STEPS = Table(
     "allocator_steps",
-    "what the allocator did in one step",
+    "activity of the allocator in one step",
     {
         **DEVICE_KEYS,
         "step": STEP,
         "occurrence": OCCURRENCE,
         "alloc_count": Column("int64", "Allocations."),
-        "alloc_bytes": Column("int64", "What they requested."),
+        "alloc_bytes": Column("int64", "Their requested bytes."),
         "driver_alloc_count": Column("int64", "Times that it got memory from the driver."),
         "driver_alloc_bytes": Column("int64", "How much."),
         "driver_free_count": Column("int64", "Times that it gave memory back."),
         "driver_free_bytes": Column("int64", "How much."),
         "retry_count": Column("int64", "Times that it gave its cache back in order to get a segment for a request."),
         "needless_count": Column(
-            "Int64", "Segments got for a request while free pieces added up to it; <NA>: not told."
+            "Int64", "Segments requested while free pieces added up to the request; <NA>: unknown."
         ),
     },
 )
@@ -62,7 +62,7 @@ _PLACE = ("run", "source", "role", "rank", "step", "device")
 _STEP_HEADINGS = parse_headings("""
     alloc_count | allocations | count
     alloc_bytes | requested | bytes | Σ of all requests.
-    driver_alloc_count | segments got | count | From the driver; also mapped pages.
+    driver_alloc_count | segments got | count | From the driver; includes mapped pages.
     driver_alloc_bytes | bytes got | bytes
     driver_free_count | given back | count
     driver_free_bytes | bytes given back | bytes
@@ -90,7 +90,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     if not len(steps):
         return ANALYSIS.skipped("no history of allocations was recorded")
     if not any(steps[name].any() for name in ("alloc_count", *_DRIVER_CALLS)):
-        return ANALYSIS.skipped("no allocation lies in the recorded histories")
+        return ANALYSIS.skipped("the recorded histories contain no allocation")
     owners = levels.select(*SNAPSHOT_KEYS, "who")
     steps = steps.join(owners, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
     on_device = steps.filter(steps.equals("memory", "device"))
@@ -102,8 +102,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         ),
         judged=list(_judge_driver_calls(measured, on_device, thresholds)),
         caveats=(
-            "a snapshot tells when memory was got from the driver and given back, not how long that took",
-            "the history of one snapshot may hold steps that were not profiled: it goes back to the one before",
+            "a snapshot records when memory was requested from the driver and returned, not how long that took",
+            "the history of one snapshot may include unprofiled steps: it starts at the previous snapshot",
         ),
         charts=lambda: _draw_lifetimes(measured),
     )
@@ -126,21 +126,23 @@ def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresh
             continue
         got_bytes = int(late["driver_alloc_bytes"].sum()) / count
         worst = next(late.sort("calls", descending=["calls"]).rows())
-        repeated = f", {retried:,} times after giving its cache back for one request" if retried else ""
+        repeated = f", {retried:,} times after releasing its cache for one request" if retried else ""
         yield Finding(
             "allocator-calls",
             "low",
-            f"the caching allocator goes to the driver {calls:,.1f} times per steady step and process{repeated}{where}",
-            "keep torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where it retries",
+            f"the caching allocator calls the driver {calls:,.1f} times per steady step and process{repeated}{where}",
+            "keep torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it retries",
             (
                 Metric("calls", calls, "count", "lower", label="calls per step and process"),
-                make_evidence_metric("driver_bytes", round(got_bytes), "got per step and process"),
+                make_evidence_metric(
+                    "driver_bytes", round(got_bytes), "requested from the driver per step and process"
+                ),
                 Metric("retries", retried, "count", "lower", label="times that one request emptied the cache"),
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
             (Place(**{name: worst[name] for name in _PLACE}),),
             caveats=(
-                "how long the calls took is not recorded",
+                "the duration of the calls was not recorded",
                 "frameworks that share a GPU between training and rollout empty the cache on purpose",
             ),
         )
@@ -159,10 +161,10 @@ def _make_churn_table(measured: Measurements, steps: Frame, levels: Frame) -> Sh
             window_ns | history | ns | From its first entry to the last.
             alloc_count | allocations | count
             alloc_bytes | requested in all | bytes
-            churn | of the peak | factor | Σ requested over the highest level: how often memory changes hands.
-            driver_alloc_count | segments got | count | From the driver; also mapped pages.
+            churn | of the peak | factor | Σ requested over the highest level: how often memory is reused.
+            driver_alloc_count | segments got | count | From the driver; includes mapped pages.
             driver_free_count | given back | count
-            retry_count | retries | count | A request gave the cache back first: one stack asked for both.
+            retry_count | retries | count | A request released the cache first (same stack).
         """),
     )
     ranked = Ranked("alloc_bytes", member="who", apart=("run",))
@@ -218,7 +220,7 @@ def _make_lifetime_table(measured: Measurements) -> Sheet:
         lived | lived
         block_count | allocations | count
         size_bytes | requested | bytes | Σ of all snapshots.
-        share_ratio | share | ratio | Of what was requested in all.
+        share_ratio | share | ratio | Of all requested memory.
     """)
     return make_sheet("lifetimes", "How long allocations live", headings, _sum_lifetimes(measured))
 
@@ -241,7 +243,7 @@ def _draw_lifetimes(measured: Measurements) -> Iterator[Chart]:
 
 ANALYSIS = Analysis(
     id="allocator",
-    title="What does the caching allocator do?",
+    title="How busy is the caching allocator?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(LIFETIMES, ALLOCATOR_STEPS),
     rests_on=("snapshot_levels",),

@@ -64,21 +64,19 @@ PLACES = ("active", "pending", "inactive")
 
 FREE_SPACE = Table(
     "free_space",
-    "the parts of what is reserved in one pool, stream and kind of segment",
+    "the parts of reserved memory in one pool, stream and kind of segment",
     {
         **DEVICE_KEYS,
         "moment": MOMENT,
         **_POOL,
         "segment_count": Column("int64", "Segments."),
-        "expandable_count": Column("int64", "Of these such that grow in place."),
+        "expandable_count": Column("int64", "Expandable segments among them."),
         "reserved_bytes": Column("int64", "Bytes of them."),
         "requested_bytes": Column("int64", "Requested bytes in use in them."),
-        "internal_bytes": Column(
-            "Int64", "By how much blocks in use are larger than requested; <NA>: only told at the end."
-        ),
+        "internal_bytes": Column("Int64", "Excess of blocks in use over requested sizes; <NA>: known at the end only."),
         "free_bytes": Column("int64", "In no block in use."),
         "releasable_bytes": Column("int64", "Of segments without any block in use."),
-        "stranded_bytes": Column("int64", "Free beside blocks in use, in segments with such."),
+        "stranded_bytes": Column("int64", "Free next to blocks in use, in segments with such."),
         "largest_free_bytes": Column("int64", "The largest free piece."),
         "largest_request_bytes": Column("Int64", "The largest request of the history."),
     },
@@ -127,10 +125,7 @@ _PARTS = (
 )
 _STATES = {"active": "active", "pending_free": "pending", "inactive": "inactive"}
 _SHOWN = {"active": "in use", "pending": "waiting for other streams", "inactive": "free"}
-_LOST = (
-    "free memory that no block in use keeps (releasable) goes back to the driver when it is needed: only what lies "
-    "beside blocks in use (stranded) can be lost"
-)
+_LOST = "free memory in segments without a block in use (releasable) returns to the driver on demand; only free memory next to blocks in use (stranded) can be lost"
 _WHEN = {"peak": "at the peak", "grown": "before it last grew", "end": "at the end"}
 
 
@@ -309,7 +304,7 @@ def _judge_fragmentation(measured: Measurements, totals: Frame, thresholds: Thre
         grown = of_run.filter(~of_run.equals("moment", "end"))
         if not len(grown):
             grows = bool((of_run["expandable_count"] > 0).all())
-            reason = "segments grow in place" if grows else "no history of allocations was recorded"
+            reason = "expandable segments" if grows else "no history of allocations was recorded"
             yield Verdict("fragmentation", "not applicable" if grows else "insufficient data", reason + where)
             continue
         least_free = limit["request_factor"] * grown.number("largest_request_bytes")
@@ -331,19 +326,20 @@ def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
     return Finding(
         "fragmentation",
         "medium",
-        f"{format_quantity(stranded, 'bytes')} reserved for {worst['who']} are free in pieces of at most "
+        f"{format_quantity(stranded, 'bytes')} reserved for {worst['who']} are free only in pieces of at most "
         f"{format_quantity(largest, 'bytes')}{where}",
-        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep what lives long apart from what does not "
-        "(allocate it first, or empty the cache between stages)",
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; separate long-lived from short-lived memory (allocate it first, or empty the cache between stages)",
         (
-            make_evidence_metric("stranded_bytes", stranded, "free beside blocks in use"),
+            make_evidence_metric("stranded_bytes", stranded, "free next to blocks in use (stranded)"),
             make_evidence_metric("unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"),
             make_evidence_metric("largest_free_bytes", largest, "largest free piece", better="higher"),
             make_evidence_metric("largest_request_bytes", request, "largest request", better="neither"),
-            Metric("needless_segments", needless, "count", "lower", label="segments got although as much was free"),
+            Metric(
+                "needless_segments", needless, "count", "lower", label="segments requested although enough was free"
+            ),
         ),
         (Place(**{name: worst[name] for name in ("run", "source", "role", "rank", "device")}),),
-        caveats=("while requests still grow from step to step, new segments are needed anyway",),
+        caveats=("growing requests need new segments anyway",),
     )
 
 
@@ -355,17 +351,17 @@ def _make_parts_table(measured: Measurements, totals: Frame) -> Sheet:
             source | snapshot
             when | when
             reserved_bytes | reserved | bytes
-            requested_bytes | in use | bytes | As requested.
-            internal_bytes | rounding | bytes | By how much blocks in use are larger than requested.
+            requested_bytes | requested | bytes | In use then; the allocator rounds it up.
+            internal_bytes | rounding | bytes | Excess of blocks in use over requested sizes.
             releasable_bytes | releasable | bytes | In segments without a block in use.
-            stranded_bytes | stranded | bytes | Free beside blocks in use.
+            stranded_bytes | stranded | bytes | Free next to blocks in use.
             largest_free_bytes | largest free piece | bytes
-            unused_ratio | not in use | ratio | Of what is reserved; much of it is mostly releasable, which costs nothing.
+            unused_ratio | not in use | ratio | Of reserved memory; mostly releasable, which costs nothing.
             segment_count | segments | count
         """),
     )
     ranked = Ranked("reserved_bytes", member="who", apart=("run", "when"))
-    return make_sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
+    return make_sheet("reserved_parts", "Reserved memory by part", headings, totals, ranked=ranked)
 
 
 def _make_free_space_table(space: Frame, who: str) -> Sheet:
@@ -378,11 +374,11 @@ def _make_free_space_table(space: Frame, who: str) -> Sheet:
         kind | kind
         segment_count | segments | count
         reserved_bytes | reserved | bytes
-        requested_bytes | in use | bytes | As requested.
+        requested_bytes | requested | bytes | In use then; the allocator rounds it up.
         free_bytes | free | bytes
         stranded_bytes | stranded | bytes
-        largest_free_bytes | largest free piece | bytes | What a request of this pool, stream and kind can get without the driver.
-        index_ratio | 1 - largest/free | ratio | Says little where little is free: 0.4 to 1 in healthy runs.
+        largest_free_bytes | largest free piece | bytes | Largest request of this pool, stream and kind served without the driver.
+        index_ratio | 1 - largest/free | ratio | Not meaningful if little is free: 0.4 to 1 in healthy runs.
     """)
     return make_sheet("pools", f"Free memory by pool, {who}", headings, pools)
 

@@ -102,10 +102,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         reason = (
             f"{window_count} memory snapshots of one process in order of time, of at least 3 (better 8)"
             if window_count
-            else "nothing tells that the snapshots are of one process, or their order (rank, process or step in their names, or times)"
+            else "the process and order of the snapshots are unknown (no rank, process or step in their names, and no times)"
         )
         return ANALYSIS.skipped(reason)
-    kept_label = "stacks that hold more from step to step and free nothing"
+    kept_label = "stacks that keep more from step to step and free nothing"
     return ANALYSIS.answered(
         metrics=(
             Metric("kept_stacks", len(leaks), "count", "lower", label=kept_label),
@@ -149,9 +149,9 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
     ]
     names = ["run", *(heading.name for heading in _LEAK_HEADINGS)]
     table = from_rows(names, rows)
-    caption = "Stacks that at no time hold less than before and whose blocks of several steps are still alive."
+    caption = "Stacks that never keep less than before, with live blocks of several steps."
     headings = (*make_run_heading(measured), *_LEAK_HEADINGS)
-    return make_sheet("kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption)
+    return make_sheet("kept_stacks", "Stacks that only grow", headings, table, caption=caption)
 
 
 def _name_leak_owner(leak: KeptStack) -> str:
@@ -166,18 +166,18 @@ def _list_leak_caveats(windows: Frame, leaks: Sequence[KeptStack]) -> Iterator[s
     if unordered := int(windows.is_missing("window").sum()):
         yield f"{unordered} snapshots are copies, of unknown processes, or cannot be put in order: not compared"
     if overlaps := int((windows.number("gap_ns") <= 0).sum()):
-        yield f"{overlaps} histories overlap the one before: only what is later than that counts as new"
+        yield f"{overlaps} histories overlap the previous one: only later entries count as new"
     if windows["omitted_stack_count"].any() or windows["omitted_block_count"].any():
-        yield "some snapshots hold more stacks or blocks than are compared: the smallest are left out"
+        yield "some snapshots exceed the limit of stacks or blocks: the smallest are left out"
     if any(leak.windows == 3 for leak in leaks):
         yield "with three snapshots no warm-up can be left out: caches that fill up look the same"
     if leaks:
-        yield "a cache or a buffer that is still being filled looks like a leak until it is full"
+        yield "a cache or buffer that is still being filled looks like a leak"
 
 
 ANALYSIS = Analysis(
     id="leaks",
-    title="What is allocated and never freed?",
+    title="Which code allocates memory and never frees it?",
     reads=("allocations", "blocks", "stacks", "annotations"),
     writes=("snapshot_windows", "survivor_blocks", "survivors"),
     measure=measure,

@@ -36,7 +36,7 @@ _UNTOLD = ("none", "before", "freed", "empty", "unknown", "rest")
 
 LIVE_STEPS = Table(
     "live_steps",
-    "what one place in the program holds when a step ends: the largest 60 of a snapshot, and the rest",
+    "memory of one place in the program at the end of a step: the largest 60 of a snapshot, and the rest",
     {
         **DEVICE_KEYS,
         "step": STEP,
@@ -142,7 +142,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     sites = _select_live_steps(measured.frame("live_steps"), top)
     ends = _order_step_ends(sites)
     if len(ends) < 2:
-        return ANALYSIS.skipped("no process has the memory at the end of two steps: see what is in use at the end")
+        return ANALYSIS.skipped("no process has two recorded step ends: see the memory in use at the end")
     processes = len(levels.group_by(*_OWNER))
     return ANALYSIS.answered(
         metrics=(Metric("step_ends", len(ends), "count", label="ends of steps"),),
@@ -230,7 +230,7 @@ def _spread_by_end(sites: Frame, ends: Frame) -> tuple[list[str], Ints, Bools]:
 
 ANALYSIS = Analysis(
     id="live-steps",
-    title="What is in use at the end of every step?",
+    title="Which memory stays in use at the end of every step?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(LIVE_STEPS,),
     rests_on=("snapshot_levels",),

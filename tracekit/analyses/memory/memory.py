@@ -38,15 +38,14 @@ from tracekit.process.steps.windows import StageWindows, StepWindows
 
 _DEVICE_TYPE = Column(
     "Int64",
-    "Whose memory: 0 host (CPU), 1 CUDA, 6 HIP, 12 XPU, 20 private, 101 what was got from the CUDA driver "
-    "(segments of an allocator among it); never added together.",
+    "Owner of the memory: 0 host (CPU), 1 CUDA, 6 HIP, 12 XPU, 20 private, 101 memory from the CUDA driver (includes segments of an allocator); never added together.",
 )
 
 _LEVELS = {
-    "floor_bytes": Column("Int64", "Least allocated at any time of it."),
+    "floor_bytes": Column("Int64", "Minimum allocated."),
     "end_bytes": Column("Int64", "Allocated when it ended."),
-    "peak_bytes": Column("Int64", "Most allocated at any time of it."),
-    "reserved_bytes": Column("Int64", "Most reserved from the device at any time of it."),
+    "peak_bytes": Column("Int64", "Peak allocated."),
+    "reserved_bytes": Column("Int64", "Peak reserved from the device."),
 }
 
 MEMORY_STEPS = Table(
@@ -60,7 +59,7 @@ MEMORY_STEPS = Table(
         "occurrence": OCCURRENCE,
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time of the step on the host, ns."),
-        "relative": Column("bool", "Whether levels count from the start of the recording."),
+        "relative": Column("bool", "Whether levels are relative to the start of the recording."),
         **_LEVELS,
     },
 )
@@ -90,7 +89,7 @@ MEMORY_PEAKS = Table(
         "device": DEVICE,
         "sample_count": Column("int64", "Allocations and frees."),
         "unsound_count": Column("int64", "Samples without a size or with an impossible one."),
-        "relative": Column("bool", "Whether levels count from the start of the recording."),
+        "relative": Column("bool", "Whether levels are relative to the start of the recording."),
         "peak_bytes": Column("int64", "Most allocated."),
         "peak_ts_ns": Column("int64", "When first, ns on the clock of ts_ns."),
         "peak_step": Column("Int64", "Step of the peak."),
@@ -106,7 +105,7 @@ MEMORY_PEAKS = Table(
 DEVICE_SIZES = Table(
     "device_sizes",
     "the memory of one device that a process can see",
-    {**KEYS, "device": DEVICE, "size_bytes": Column("int64", "All of its memory, as the driver tells.")},
+    {**KEYS, "device": DEVICE, "size_bytes": Column("int64", "Its total memory, by the driver.")},
 )
 
 MEMORY_CURVE = Table(
@@ -134,7 +133,9 @@ MAX_PLACES = 8
 _WHOSE = {CPU: "host", DRIVER: "driver"}
 """Name of the memory of a `device_type` in metrics; any other is a device's."""
 
-REQUESTED = "levels of snapshots are bytes as requested, which the allocator rounds up: what it counts as allocated is a little more"
+REQUESTED = (
+    "levels of snapshots are requested bytes; the allocator rounds them up, and its allocated bytes are slightly higher"
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -278,15 +279,13 @@ def _pool_peaks(measured: Measurements) -> Frame:
 
 def _list_peak_caveats(peaks: Frame) -> Iterator[str]:
     if peaks["relative"].any():
-        yield (
-            "levels marked relative count from the start of the recording: what was allocated before it is not in them"
-        )
+        yield ("relative levels start at 0 with the recording and exclude earlier allocations")
     if peaks.equals("device_type", SNAPSHOT).any():
         yield REQUESTED
     if unsound := int(peaks["unsound_count"].sum()):
         yield f"{unsound:,} samples have no size or an impossible one: left out"
     if omitted := int(peaks["omitted_stage_count"].max()):
-        yield f"a source has {omitted:,} more stages than are followed one by one: the shortest"
+        yield f"a source has {omitted:,} more stages than the limit: the shortest are left out"
 
 
 def _headline_peaks(peaks: Frame) -> Iterator[Metric]:
@@ -300,8 +299,8 @@ def _headline_peaks(peaks: Frame) -> Iterator[Metric]:
     if kind == SNAPSHOT:
         counted = "requested"
     for name, column, text in (
-        (f"peak_{counted}", "peak_bytes", f"most {counted} on one GPU"),
-        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+        (f"peak_{counted}", "peak_bytes", f"peak {counted} on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "peak reserved on one GPU"),
     ):
         known = [value for value in on_card.values(column) if value is not None]
         if known:
@@ -329,7 +328,7 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
             continue
         share = sized.integers("reserved_peak_bytes") / sized.integers("card_bytes")
         if (share > 1).any():
-            reason = f"more is reserved than the card has ({sized.values('card_origin')[0]})"
+            reason = f"reserved memory exceeds the GPU's size ({sized.values('card_origin')[0]})"
             yield Verdict("memory-near-limit", "insufficient data", reason + where)
         near = sized.with_columns(share=share)
         near = near.filter((share <= 1) & (share >= limit["reserved_ratio"]))
@@ -339,22 +338,21 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
         worst, ratio = rows[0], rows[0]["share"]
         stage = _name_stage(worst["reserved_stage"], worst["role"])
         during = "" if stage is None else f" during {stage}"
-        card_label = f"card, {worst['card_origin']}"
+        card_label = f"GPU memory, {worst['card_origin']}"
         yield Finding(
             "memory-near-limit",
             "high" if ratio >= limit["high_ratio"] else "medium",
             f"{worst['memory']} of {worst['who']} has {format_quantity(ratio, 'ratio')} of its memory reserved{during}{where}",
-            "lower gpu_memory_utilization of the rollout engine, the micro-batch or tokens per GPU of "
-            "that stage, or offload what it does not need",
+            "lower gpu_memory_utilization of the rollout engine (KV cache), the micro-batch or tokens per GPU of that stage, or offload unused state",
             (
-                make_evidence_metric("reserved_ratio", ratio, "of the card"),
+                make_evidence_metric("reserved_ratio", ratio, "of GPU memory"),
                 make_evidence_metric("reserved_bytes", worst["reserved_peak_bytes"], "reserved"),
                 make_evidence_metric("card_bytes", worst["card_bytes"], card_label, better="neither"),
-                Metric("devices", len(near), "count", label="devices so near"),
+                Metric("devices", len(near), "count", label="devices above the limit"),
             ),
             tuple(_place_allocator(row, row["reserved_source"], row["reserved_stage"]) for row in rows),
             caveats=(
-                "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",
+                "excludes other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine",
             ),
         )
 
@@ -385,7 +383,7 @@ def _judge_memory_imbalance(
         if is_relative or of_kind.is_missing("card_bytes").any():
             reason = UNKNOWN
             if is_relative:
-                reason = "levels count from the start of the recording"
+                reason = "levels are relative to the start of the recording"
             yield Verdict("memory-imbalance", "insufficient data", reason + where)
             continue
         middle = float(np.median(of_kind["peak_bytes"]))
@@ -397,16 +395,15 @@ def _judge_memory_imbalance(
             "memory-imbalance",
             "low",
             f"{top['memory']} of {top['who']} needs {format_quantity(skew, 'ratio')} more memory than the median of {len(of_kind)} devices{of_run}",
-            "balance tokens or layers over ranks; look at what that rank alone keeps "
-            "(logits of the last pipeline stage, embeddings, gathered states)",
+            "balance tokens or layers over ranks; check memory of that rank only (logits of the last pipeline stage, embeddings, gathered states)",
             (
                 make_evidence_metric("skew_ratio", skew, "above the median device"),
                 make_evidence_metric("peak_bytes", top["peak_bytes"], "its peak"),
                 make_evidence_metric("median_bytes", round(middle), "median peak", better="neither"),
-                make_evidence_metric("card_ratio", filled, "its peak, of the card"),
+                make_evidence_metric("card_ratio", filled, "its peak, share of GPU memory"),
             ),
             (_place_allocator(top, top["source"], top["peak_stage"]),),
-            caveats=("the first and the last stage of a pipeline hold more by design",),
+            caveats=("the first and last pipeline stages need more by design",),
         )
 
 
@@ -426,10 +423,10 @@ def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
             stage | in stage
             peak_op | in op | text | Innermost op that ran at the peak.
             peak_step | in step | id
-            reserved_peak_bytes | peak reserved | bytes | Most that the caching allocator held.
-            card_bytes | card | bytes | All memory of the device.
-            card_ratio | reserved of card | ratio
-            card_origin | size of card | text | Where it is known from.
+            reserved_peak_bytes | peak reserved | bytes | Peak of the caching allocator's reserved memory.
+            card_bytes | GPU memory | bytes | Total memory of the device.
+            card_ratio | reserved of GPU | ratio
+            card_origin | known from | text | Its origin.
             basis | levels | text | relative: counted from the start of the recording.
         """),
     )

@@ -26,34 +26,34 @@ from tracekit.process.memory.categories import compute_category_levels, compute_
 
 CATEGORY_PEAKS = Table(
     "category_peaks",
-    "what one memory timeline tells of all categories together",
+    "the sum of all categories of one memory timeline",
     {
         **KEYS,
         "change_count": Column("int64", "Rows of memory_categories."),
         "begin_ns": Column("Int64", "First change, ns on the clock of ts_ns."),
         "end_ns": Column("Int64", "Last change."),
-        "peak_bytes": Column("int64", "Most held at one time."),
+        "peak_bytes": Column("int64", "Peak."),
         "peak_ts_ns": Column("Int64", "When first; <NA>: before the recording began."),
     },
 )
 
 CATEGORY_LEVELS = Table(
     "category_levels",
-    "what one category of a memory timeline holds",
+    "one category of a memory timeline",
     {
         **KEYS,
         "category": TORCH_CATEGORY,
-        "start_bytes": Column("int64", "Held before the recording began."),
-        "peak_bytes": Column("int64", "Held when all categories together held most."),
-        "end_bytes": Column("int64", "Held at the end."),
-        "most_bytes": Column("int64", "Most of it alone held at one time."),
-        "least_bytes": Column("int64", "Least of it; below 0 the timeline contradicts itself."),
+        "start_bytes": Column("int64", "Before the recording began."),
+        "peak_bytes": Column("int64", "At the peak of all categories together."),
+        "end_bytes": Column("int64", "At the end."),
+        "most_bytes": Column("int64", "Its own peak."),
+        "least_bytes": Column("int64", "Its minimum; below 0 the timeline contradicts itself."),
     },
 )
 
 CATEGORY_CURVE = Table(
     "category_curve",
-    "what one category holds when, in one stretch of time, all hold most: at most 400 stretches a source",
+    "one category at the peak of all categories in one stretch of time: at most 400 stretches per source",
     {
         **KEYS,
         "ts_ns": TS,
@@ -67,14 +67,8 @@ CATEGORY_CURVE = Table(
 CURVE_POINTS, MAX_DRAWN = 400, 150
 """Most stretches of time that are kept of one timeline, and that are drawn."""
 
-GUESSED = (
-    "categories are what torch's profiler made out of how tensors are used, with heuristics that can be wrong; "
-    "unknown is what it could not place"
-)
-_SIZES = (
-    "bytes are those of tensors' storage as the allocator told the profiler, of tensors older than the recording "
-    "by their shapes; older ones that no profiled op touched, and what lies outside PyTorch's allocator, are missing"
-)
+GUESSED = "torch's profiler derives categories from the use of tensors, with heuristics that can be wrong; unknown is the rest"
+_SIZES = "bytes are tensors' storage by the profiler's allocator records; tensors older than the recording count by their shapes; older tensors that no profiled op touched, and memory outside PyTorch's allocator, are missing"
 _DEVICE = "a timeline covers one device without naming it: torch takes GPU 0 by default, or the CPU if there is no GPU"
 _OWNER = (*PROCESS, "replica")
 
@@ -195,12 +189,12 @@ def _sort_category_levels(measured: Measurements, peaks: Frame) -> Frame:
 
 def _headline_categories(top: Mapping[str, Any], levels: Frame) -> Iterator[Metric]:
     """Report the highest peak, and the share of it that torch could place."""
-    total, label = top["peak_bytes"], "most held by tensors on one device"
+    total, label = top["peak_bytes"], "peak of tensors on one device"
     yield Metric("peak_tensors", total, "bytes", "lower", label=label)
     if total > 0:
         is_known = levels.equals("source", top["source"]) & ~levels.equals("category", CATEGORIES[-1])
         known_ratio = int(levels["peak_bytes"][is_known].sum()) / total
-        yield make_evidence_metric("placed_ratio", known_ratio, "of it in a category", better="higher")
+        yield make_evidence_metric("placed_ratio", known_ratio, "share with a category", better="higher")
 
 
 def _list_category_caveats(levels: Frame) -> Iterator[str]:
@@ -209,10 +203,7 @@ def _list_category_caveats(levels: Frame) -> Iterator[str]:
     yield _DEVICE
     below = levels.filter(levels["least_bytes"] < 0)
     if len(below):
-        yield (
-            f"{len(below.distinct('source')):,} timelines let a category fall below nothing: "
-            "more was taken from it than was put in"
-        )
+        yield (f"{len(below.distinct('source')):,} timelines have a category below 0: more was removed than added")
 
 
 def _make_timeline_table(measured: Measurements, peaks: Frame) -> Sheet:
@@ -228,9 +219,9 @@ def _make_timeline_table(measured: Measurements, peaks: Frame) -> Sheet:
         *parse_headings("""
             who | process
             source | timeline
-            peak_bytes | peak | bytes | Most held by tensors at one time.
-            step | in step | id | As another profile of the process tells.
-            stage | in stage | text | As another profile of the process tells.
+            peak_bytes | peak | bytes | Peak of tensors.
+            step | in step | id | By another profile of the process.
+            stage | in stage | text | By another profile of the process.
             after_ns | after | ns | From the first change to the peak.
             start_bytes | before the recording | bytes
             end_bytes | at the end | bytes
@@ -249,17 +240,17 @@ def _make_category_table(measured: Measurements, levels: Frame) -> Sheet:
         *parse_headings("""
             who | process
             source | timeline
-            category | category | text | As torch's profiler guessed it.
-            peak_bytes | at the peak | bytes | Held when all categories together held most.
+            category | category | text | As guessed by torch's profiler.
+            peak_bytes | at the peak | bytes | At the peak of all categories together.
             share_ratio | share | ratio
-            most_bytes | its own peak | bytes | Most of it alone at any time.
+            most_bytes | its own peak | bytes | Its own peak.
             start_bytes | before the recording | bytes
             end_bytes | at the end | bytes
         """),
     )
     caption = "Shares of each timeline sum to 100 %."
     rows = levels.filter(is_used != 0)
-    return make_sheet("category_levels", "What fills memory at the peak", headings, rows, caption=caption)
+    return make_sheet("category_levels", "Memory at the peak by category", headings, rows, caption=caption)
 
 
 def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
@@ -288,10 +279,7 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
         """),
         *(Heading(name, name.replace("_", " "), "bytes") for name in CATEGORIES),
     )
-    caption = (
-        f"Stages as another profile of the process tells. Of a timeline {CURVE_POINTS} points at most are kept: "
-        "beside a higher one in the next stage a peak may be missed."
-    )
+    caption = f"Stages by another profile of the process. Of a timeline {CURVE_POINTS} points at most are kept: next to a higher one in the next stage a peak may be missed."
     table = from_rows(["run", "who", "source", "stage", "total_bytes", *CATEGORIES], rows)
     return make_sheet("category_stages", "Memory by stage and category", headings, table, caption=caption)
 
@@ -332,14 +320,13 @@ def _draw_categories(measured: Measurements, top: Mapping[str, Any]) -> Iterator
         tuple(marks),
         tuple(CATEGORIES[category].replace("_", " ") for category in used),
         unit="bytes",
-        caption="Each bar shows the moment of its stretch of time at which all categories together held most. "
-        "Categories are torch's guess.",
+        caption="Each bar shows the peak of all categories in its stretch of time. Categories are torch's guess.",
     )
 
 
 ANALYSIS = Analysis(
     id="memory-categories",
-    title="What are the tensors for that fill memory at its peak?",
+    title="Which kinds of tensors use memory at its peak?",
     reads=("memory_categories",),
     writes=(CATEGORY_PEAKS, CATEGORY_LEVELS, CATEGORY_CURVE),
     measure=measure,

@@ -34,7 +34,7 @@ from tracekit.process.memory.step_levels import measure_step_levels
 
 STEP_LEVELS = Table(
     "step_levels",
-    "how much memory was held at one point of one step, by a snapshot or a log",
+    "memory at one point of one step, by a snapshot or a log",
     {
         **KEYS,
         "device": DEVICE,
@@ -72,7 +72,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
     series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
-        reason = "no step to compare: levels count from the start of the recording, or no step is known"
+        reason = "no step to compare: levels are relative to the start of the recording, or no step is known"
         return ANALYSIS.skipped(reason, verdicts=(Verdict("memory-growth", "insufficient data", reason),))
     labels, corrected = label_series(series_found, limits)
     kept = find_kept_stacks(measured, limit)
@@ -99,7 +99,7 @@ def _headline_slopes(all_series: Sequence[Series]) -> Iterator[Metric]:
         if slopes:
             middle = float(np.median([slope.per_x for slope in slopes]))
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
-            what = "" if all(s.logged for s in of_kind) else "the least "
+            what = "" if all(s.logged for s in of_kind) else "minimum "
             text = f"growth of {what}{kind} memory per step, median over processes"
             name = f"{kind.lower()}_floor_slope"
             yield Metric(name, round(middle), "bytes", "lower", round(low), round(high), text)
@@ -194,13 +194,15 @@ def _describe_kept_stack(
     worst = max(at_site, key=lambda keeper: keeper.per_step)
     unit = "step" if _is_by_step(worst) else "snapshot"
     units = "steps" if worst.basis == "step" else "snapshots"
-    claim = f"what {worst.site} allocates is kept: {format_quantity(round(worst.per_step), 'bytes')} more per {unit}"
+    claim = (
+        f"memory allocated in {worst.site} is kept: {format_quantity(round(worst.per_step), 'bytes')} more per {unit}"
+    )
     if len(at_site) > 1:
         claim += f", on {len(at_site)} devices"
     claim += ahead.claim(unit) + where
     if severity == "info":
         claim += _advise_longer_recording(worst.windows, units)
-    caveats = ["a cache or a buffer that is still being filled looks like a leak until it is full"]
+    caveats = ["a cache or buffer that is still being filled looks like a leak"]
     if worst.windows == 3:
         caveats.append(f"with three {units} no warm-up is left out")
     if ahead.why:
@@ -209,11 +211,10 @@ def _describe_kept_stack(
         "memory-growth",
         severity,
         claim,
-        "look there for what outlives a step: lists and caches that are only added to, tensors kept with "
-        "their graph (.item() or .detach())",
+        "check that code for objects that outlive a step: growing lists and caches, tensors kept with their graph (.item() or .detach())",
         (
-            Metric("kept", worst.growth, "bytes", "lower", label="growth of the stack that grows fastest"),
-            Metric("cohorts", worst.cohorts, "count", label=f"{units} of which blocks are alive, of {worst.windows}"),
+            Metric("kept", worst.growth, "bytes", "lower", label="growth of the fastest growing stack"),
+            Metric("cohorts", worst.cohorts, "count", label=f"{units} with live blocks, of {worst.windows}"),
             Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
             *_list_total_growth(*growth, unit),
             *ahead.evidence(unit),
@@ -245,7 +246,7 @@ def _key_of_owner(series: Series) -> tuple[Any, ...]:
 
 
 class _LabelledSeries(NamedTuple):
-    """A series, its label, and the chance of such a rise without a trend."""
+    """A series, its label, and the probability of such a rise by chance."""
 
     series: Series
     label: Label | None
@@ -321,7 +322,7 @@ def _abstain_with_few_steps(of_group: Sequence[Series], what: str, limits: Growt
     step_count = max(len(series.x) for series in of_group)
     reason = f"{what}: {step_count} of at least {limits.min_count} steps"
     if any(series.relative for series in of_group):
-        reason += " after the first, from which levels count"
+        reason += " after the first, where levels start"
     return Verdict("memory-growth", "insufficient data", reason + where)
 
 
@@ -377,13 +378,13 @@ def _describe_group(
     low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"
     numbers = [Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label)]
     if not worst.logged:
-        growth, label = round(floor.per_x), "per step, least in the step"
+        growth, label = round(floor.per_x), "per step, minimum of the step"
         numbers.append(Metric("floor_growth", growth, "bytes", "lower", label=label))
-    chance = "chance of such a rise without a trend"
+    chance = "probability of such a rise by chance"
     if len(grows) > 1:
         chance += ", the least"
     detectable = None if trend.detectable is None else round(trend.detectable)
-    label = "growth per step that so many steps would show"
+    label = "smallest growth per step that this many steps can detect"
     numbers += [
         Metric("p", p, "", label=chance),
         Metric("detectable", detectable, "bytes", label=label),
@@ -394,7 +395,7 @@ def _describe_group(
         "memory-growth",
         severity,
         claim,
-        "look for what is kept from step to step: losses and metrics that hold their graph (.item() or "
+        "find objects that outlive a step: losses and metrics kept with their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         tuple(numbers),
         tuple(_locate_series(grower) for grower in grows[:MAX_PLACES]),
@@ -420,11 +421,11 @@ def _list_growth_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterat
     """List the limits of a trend."""
     yield f"the first {worst.found.warm_up} steps count as warm-up"
     if firm:
-        yield "a cache that fills over many more steps than these looks the same"
+        yield "a cache that fills over many more steps looks the same"
     else:
         yield "growth that levels off later, or a sawtooth longer than the capture, looks the same"
     if len(worst.x) < SURE_STEPS:
-        yield f"a slow warm-up cannot be told from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can"
+        yield f"a slow warm-up cannot be separated from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can"
     if ahead.why:
         yield ahead.why
 
@@ -455,7 +456,7 @@ ANALYSIS = Analysis(
             "slope_ratio": 0.00001,
             # a range of at most so many bytes is flat;
             "flat_bytes": 1_048_576,
-            # the chance of such a rise without a trend has to be below this (likely),
+            # the probability of such a rise by chance has to be below this (likely),
             "p_likely": 0.05,
             # or this (strong), where one jump does not explain it;
             "p_strong": 0.01,

@@ -51,37 +51,37 @@ from tracekit.process.name_filters import look_up_names
 
 SNAPSHOT_LEVELS = Table(
     "snapshot_levels",
-    "the memory of one device as one snapshot tells it",
+    "the memory of one device in one snapshot",
     {
         **DEVICE_KEYS,
         "entry_count": Column("int64", "Entries of the history; 0: none was recorded."),
         "window_ns": Column("Int64", "From the first entry to the last."),
         "unsound_count": Column("int64", "Entries without a size or with an impossible one."),
-        "base_bytes": Column("int64", "Requested before the history and not freed then."),
+        "base_bytes": Column("int64", "Requested before the history and not yet freed."),
         "peak_bytes": Column("int64", "Most requested at one time; without a history at the end."),
         "peak_ts_ns": Column("Int64", "When first; <NA>: before the history, or not recorded."),
         "peak_step": Column("Int64", "Step of the peak."),
         "peak_stage": Column("category", "Outermost annotated range then, as recorded."),
         "peak_allocated_bytes": Column(
-            "Int64", "Most allocated at one time, at least: as rounded up; what was freed may have held a little more."
+            "Int64", "Lower bound of the allocated peak: rounded up; freed blocks may have been slightly larger."
         ),
         "peak_reserved_bytes": Column("Int64", "Reserved at that time."),
         "reserved_peak_bytes": Column("Int64", "Most reserved at one time."),
-        "end_requested_bytes": Column("int64", "Requested and in use at the end."),
+        "end_requested_bytes": Column("int64", "Requested bytes in use at the end."),
         "end_allocated_bytes": Column("Int64", "The same as the allocator rounds it up."),
         "end_reserved_bytes": Column("Int64", "Reserved at the end."),
         "pending_bytes": Column("int64", "Rounded bytes that wait for other streams at the end."),
         "off_bytes": Column("int64", "By how much the history misses the blocks at the end."),
         "alloc_count": Column("int64", "Allocations of the history."),
-        "alloc_bytes": Column("int64", "Σ of what they requested."),
-        "largest_bytes": Column("Int64", "The largest of them."),
+        "alloc_bytes": Column("int64", "Σ of their requested bytes."),
+        "largest_bytes": Column("Int64", "The largest one."),
         "expandable": Column("bool", "Whether any segment grows in place."),
     },
 )
 
 LIVE_SITES = Table(
     "live_sites",
-    "what one place in the program holds at the peak or at the end: the largest 200 of a snapshot",
+    "memory of one place in the program at the peak or at the end: the largest 200 of a snapshot",
     {
         **DEVICE_KEYS,
         "moment": MOMENT,
@@ -89,9 +89,9 @@ LIVE_SITES = Table(
         "kind": Column("category", " | ".join(SITE_KINDS) + ".", SITE_KINDS),
         "site": Column("category", "The frame that names the stack; <NA>: not known."),
         "place": Column("category", "File and function of that frame, without line and folders; <NA>: not known."),
-        "category": Column("category", "What for, as far as something tells."),
+        "category": Column("category", "Category, as far as known."),
         "basis": Column("category", " | ".join(BASES) + ".", BASES),
-        "stack": Column("Int64", "The stack with most of it, by content."),
+        "stack": Column("Int64", "The stack with most of its memory, by content."),
         "stack_count": Column("int64", "Different stacks."),
         "block_count": Column("int64", "Blocks."),
         "size_bytes": Column("int64", "Requested bytes."),
@@ -122,7 +122,7 @@ MEMORY_POOLS = Table(
             "category", "Its use, by the call stacks of its blocks: " + " | ".join(POOL_CLASSES) + ".", POOL_CLASSES
         ),
         "segment_count": Column("int64", "Segments."),
-        "reserved_bytes": Column("int64", "Bytes of them, unmapped parts included."),
+        "reserved_bytes": Column("int64", "Their bytes, unmapped parts included."),
         "in_use_bytes": Column("int64", "Of blocks in use, as rounded up."),
         "emptied_bytes": Column("int64", "Of segments without a block in use."),
     },
@@ -138,7 +138,7 @@ MAX_SHOWN = 40
 _KNOWN_BY = {
     "recorded": "a profiler",
     "metadata": "the program's own text",
-    "compiled": "what was compiled",
+    "compiled": "compiled code",
     "stage": "annotated range when allocated",
 }
 
@@ -265,11 +265,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         metrics=lambda: _headline_peak(top, at_peak),
         sheets=lambda: select_filled_sheets(
             _make_snapshot_table(measured, levels),
-            _make_site_table("peak", f"In use at the peak of {top['who']}", at_peak, top),
+            _make_site_table("peak", f"Requested memory in use at the peak of {top['who']}", at_peak, top),
             _make_purpose_table(at_peak, top),
             _make_explained_table(at_peak),
             _make_pool_table(select_pools(measured, top), top),
-            _make_site_table("end", f"In use at the end, {top['who']}", at_end, top),
+            _make_site_table("end", f"Requested memory in use at the end, {top['who']}", at_end, top),
         ),
         caveats=lambda: (*pool_notes(measured), *_list_level_caveats(levels)),
         charts=lambda: snapshot_charts(measured, top),
@@ -280,26 +280,25 @@ def _headline_peak(top: Mapping[str, Any], sites: Frame) -> Iterator[Metric]:
     """Report the highest peak, and the share of it with a known site."""
     total, card, reserved = top["peak_bytes"], top["card_bytes"], top["reserved_peak_bytes"]
     # fmt: off
-    yield Metric("peak_requested", total, "bytes", "lower", label="most requested on one GPU")
+    yield Metric("peak_requested", total, "bytes", "lower", label="peak requested on one GPU")
     if total:
         if card is not None:
-            yield make_evidence_metric("card_ratio", total / card, f"of the card ({format_quantity(card, 'bytes')}, {top['card_origin']})")
+            yield make_evidence_metric("card_ratio", total / card, f"of GPU memory ({format_quantity(card, 'bytes')}, {top['card_origin']})")
             if reserved is not None:
-                yield make_evidence_metric("reserved_ratio", reserved / card, "most reserved, of the card")
+                yield make_evidence_metric("reserved_ratio", reserved / card, "peak reserved, share of GPU memory")
         named = int(sites["size_bytes"][sites.is_in("kind", ("user", "library"))].sum())
-        yield make_evidence_metric("named_ratio", named / total, "of it asked for by a known line of Python", better="higher")
+        yield make_evidence_metric("named_ratio", named / total, "requested by a known line of Python", better="higher")
     # fmt: on
 
 
 def _list_level_caveats(levels: Frame) -> Iterator[str]:
     yield (
-        "bytes are as requested unless a heading says otherwise; what NCCL, the CUDA context and libraries take "
-        "outside PyTorch's allocator is in no snapshot"
+        "bytes are requested sizes unless a heading names another; snapshots exclude memory of NCCL, the CUDA context and libraries outside PyTorch's allocator"
     )
     if (levels["alloc_count"] == 0).any():
-        yield "snapshots without a history of allocations show what was in use when they were taken, not a peak"
+        yield "snapshots without a history show the memory in use when they were taken, not a peak"
     if (levels.number("reserved_peak_bytes") > levels.number("card_bytes")).any():
-        yield "more is reserved than the card has: its size is not that of this device"
+        yield "reserved memory exceeds the GPU's size: the size is that of another device"
     if off := int(np.abs(levels["off_bytes"]).max()):
         yield f"a history and its blocks disagree by {format_quantity(off, 'bytes')}: see the notes"
     if unsound := int(levels["unsound_count"].sum()):
@@ -320,12 +319,12 @@ def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
             who | process
             source | snapshot
             peak_bytes | peak requested | bytes | Most requested and not freed at one time.
-            card_ratio | requested of card | ratio | Of all memory of the device.
+            card_ratio | requested of GPU | ratio | Of the device's total memory.
             peak_step | in step | id
             stage | in stage
             peak_reserved_bytes | reserved then | bytes
             reserved_peak_bytes | peak reserved | bytes
-            reserved_ratio | reserved of card | ratio | Of all memory of the device.
+            reserved_ratio | reserved of GPU | ratio | Of the device's total memory.
             end_requested_bytes | requested at the end | bytes
             rounding_bytes | rounding at the end | bytes | Allocated (as the allocator rounds it up) less requested.
             base_bytes | before the recording | bytes | Requested before the first entry.
@@ -355,10 +354,10 @@ def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]
     assert int(size.sum()) == total
     headings = parse_headings("""
         where | place in the program
-        size_bytes | in use | bytes | As requested.
+        size_bytes | requested | bytes | In use then; the allocator rounds it up.
         share_ratio | share | ratio
         block_count | blocks | count
-        category | for | text | As a profiler, the program or an annotated range tells.
+        category | for | text | By a profiler, the program or an annotated range.
         since | since
         oldest_ns | oldest | ns | Age of the oldest that was allocated in the recording.
         stack_count | stacks | count | Different stacks with this frame.
@@ -392,11 +391,11 @@ def _make_purpose_table(sites: Frame, top: Mapping[str, Any]) -> Sheet:
     headings = parse_headings("""
         category | for
         how | known by
-        size_bytes | in use | bytes | As requested.
+        size_bytes | requested | bytes | In use then; the allocator rounds it up.
         share_ratio | share | ratio
     """)
     rows = rows if is_known.any() else rows.head(0)
-    return make_sheet("live_categories", f"What it is for, {top['who']}", headings, rows)
+    return make_sheet("live_categories", f"Requested memory by category, {top['who']}", headings, rows)
 
 
 def _make_explained_table(sites: Frame) -> Sheet:
@@ -405,7 +404,7 @@ def _make_explained_table(sites: Frame) -> Sheet:
     rows = _sum_with_shares(sites.with_columns(known=texts(known)), "known")
     headings = parse_headings("""
         known | explained
-        size_bytes | in use | bytes | As requested.
+        size_bytes | requested | bytes | In use then; the allocator rounds it up.
         share_ratio | share | ratio
     """)
     return make_sheet("live_known", "How much of the peak is explained", headings, rows)
@@ -431,7 +430,7 @@ def _explain_site(origin: str, kind: str) -> str:
 
 ANALYSIS = Analysis(
     id="memory-peak",
-    title="What fills GPU memory at its peak?",
+    title="Which code uses GPU memory at its peak?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(SNAPSHOT_LEVELS, LIVE_SITES, LIVE_FRAMES, MEMORY_POOLS, "metrics"),
     metrics=("device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved"),

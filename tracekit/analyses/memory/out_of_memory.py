@@ -25,11 +25,11 @@ from tracekit.process.memory.calls import list_last_actions, list_oom_failures
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 OOM_CLASSES = ("capacity", "fragmentation", "outside", "unknown")
-"""Why memory ran out: too much in use | free pieces too small | others hold the device | not told."""
+"""Cause of the OOM: too much in use | free pieces too small | other users of the device | unknown."""
 
 OUT_OF_MEMORY = Table(
     "out_of_memory",
-    "a request that could not be met",
+    "a request for memory that failed (OOM)",
     {
         **DEVICE_KEYS,
         "step": STEP,
@@ -37,20 +37,20 @@ OUT_OF_MEMORY = Table(
         "ts_ns": Column("Int64", "When."),
         "entry": Column("int64", "Its place in the history."),
         "cause": Column("category", " | ".join(OOM_CLASSES) + ".", OOM_CLASSES),
-        "asked_bytes": Column("int64", "What was requested."),
-        "device_free_bytes": Column("Int64", "Free on the device, as the driver told."),
+        "asked_bytes": Column("int64", "Requested bytes."),
+        "device_free_bytes": Column("Int64", "Free on the device, by the driver."),
         "reserved_bytes": Column("Int64", "Reserved then."),
-        "requested_bytes": Column("int64", "In use then, as requested."),
+        "requested_bytes": Column("int64", "Requested bytes in use then."),
         "free_bytes": Column("Int64", "Reserved in the pool and stream of the request and in no block in use."),
-        "largest_free_bytes": Column("Int64", "The largest free piece of these; <NA>: segments grow in place."),
-        "given_back_bytes": Column("int64", "Cache that it gave back to the driver just before."),
+        "largest_free_bytes": Column("Int64", "The largest free piece; <NA>: expandable segments."),
+        "given_back_bytes": Column("int64", "Cache that it returned to the driver just before."),
         "site": Column("category", "Where in the program."),
     },
 )
 
 LAST_ACTIONS = Table(
     "last_actions",
-    "one of the 20 entries before a request that could not be met, the last first",
+    "one of the 20 entries before a request for memory that failed (OOM), the last first",
     {
         **DEVICE_KEYS,
         "entry": Column("int64", "Place of the request in the history."),
@@ -64,16 +64,15 @@ LAST_ACTIONS = Table(
 
 _WHY = {
     "capacity": "too much was in use",
-    "fragmentation": "enough was free, but in pieces too small",
-    "outside": "others held the device's memory",
-    "unknown": "what was free where is not told",
+    "fragmentation": "enough was free, but fragmented",
+    "outside": "other users occupied the device's memory",
+    "unknown": "the location of free memory was not recorded",
 }
 _ADVICE = {
-    "capacity": "lower the micro-batch or tokens per GPU, checkpoint activations or offload; see what is in use at the peak",
+    "capacity": "lower the micro-batch or tokens per GPU, checkpoint activations or offload; check the stacks at the peak",
     "fragmentation": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or empty the cache between stages whose sizes differ",
-    "outside": "look for other processes on the GPU, and for what NCCL, the CUDA context or a rollout engine takes outside PyTorch's allocator; "
-    "lower gpu_memory_utilization",
-    "unknown": "see what is in use at the peak, and what was done last",
+    "outside": "check for other processes on the GPU, and memory of NCCL, the CUDA context or a rollout engine outside PyTorch's allocator; lower gpu_memory_utilization",
+    "unknown": "check the stacks at the peak, and the last actions",
 }
 
 
@@ -107,13 +106,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     failures = failures.join(owners, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
     failures = add_card_sizes(measured, failures)
     failures = _find_causes(failures, thresholds.of("out-of-memory")["outside_ratio"])
-    caveats = ["free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"]
+    caveats = ["free pieces are located by address: remainders of up to 1 MiB next to large blocks count as free"]
     if (is_pausable := has_pausable(measured, failures)).any():
         caveats.append(
             "private pools that an engine may have unmapped count as reserved and in use: use by other processes is unknown"
         )
     if (failures.is_missing("card_bytes") & ~is_pausable).any():
-        caveats.append(f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use")
+        caveats.append(f"{UNKNOWN}: without it memory of other users cannot be separated from too much in use")
     leaks = find_leaks(measured, thresholds.of("memory-growth"))
     return ANALYSIS.answered(
         metrics=(Metric("failed_requests", len(failures), "count", "lower", label="requests that failed"),),
@@ -155,33 +154,33 @@ def _report_failures(measured: Measurements, failures: Frame, leaks: Sequence[Ke
         of_memory = [leak for leak in leaks if match_failures(alike, leak).all()]
         if of_memory and cause in ("capacity", "unknown"):
             held = format_quantity(sum(leak.growth for leak in of_memory), "bytes")
-            why = f"{held} had been kept from step to step by {of_memory[0].site}"
+            why = f"{held} were kept from step to step by {of_memory[0].site}"
             advice = f"fix the growth first (memory-growth); then {advice}"
             severity = "medium"
         times = f", {len(alike):,} times" if len(alike) > 1 else ""
         during = "" if row["stage"] is None else f" during {row['stage']}"
         labels = {
-            "asked_bytes": "asked for",
-            "requested_bytes": "in use, as requested",
+            "asked_bytes": "failed request",
+            "requested_bytes": "requested, in use",
             "reserved_bytes": "reserved",
             "device_free_bytes": "free on the device",
             "free_bytes": "free in its pool and stream",
             "largest_free_bytes": "largest free piece there",
         }
         if row["card_bytes"] is not None:
-            labels["card_bytes"] = f"card, {row['card_origin']}"
+            labels["card_bytes"] = f"GPU memory, {row['card_origin']}"
         if row["outside_bytes"] is not None:
-            labels["outside_bytes"] = "held by others"
+            labels["outside_bytes"] = "used by others"
         place = {name: row[name] for name in ("run", "source", "role", "rank", "device", "step", "stage")}
         yield Finding(
             "out-of-memory",
             severity,
-            f"{row['who']} ran out of memory{during}{times}: {format_quantity(row['asked_bytes'], 'bytes')} were asked for, and "
+            f"{row['who']} ran out of memory (OOM){during}{times}: {format_quantity(row['asked_bytes'], 'bytes')} were requested, and "
             f"{why}{phrase_run(measured, row['run'])}",
             advice,
             tuple(Metric(name, row[name], "bytes", label=label) for name, label in labels.items()),
             (Place(**place, name=row["site"]),),
-            caveats=("segments that grow in place, or none recorded, leave the pieces untold",)
+            caveats=("expandable segments, or no recorded segments: free pieces are unknown",)
             if cause == "unknown"
             else (),
         )
@@ -195,18 +194,18 @@ def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
             step | step | id
             stage | stage
         """),
-        Heading("cause", "why", "text", "capacity | fragmentation | outside (others hold it) | unknown."),
+        Heading("cause", "why", "text", "capacity | fragmentation | outside (other users) | unknown."),
         *parse_headings("""
-            asked_bytes | asked for | bytes
-            requested_bytes | in use | bytes | As requested.
+            asked_bytes | failed request | bytes
+            requested_bytes | requested | bytes | In use then; the allocator rounds it up.
             reserved_bytes | reserved | bytes
-            device_free_bytes | free on the device | bytes | As the driver told.
+            device_free_bytes | free on the device | bytes | By the driver.
             free_bytes | free in its pool | bytes | Reserved in the pool and stream of the request and not in use.
-            largest_free_bytes | largest piece of it | bytes
-            given_back_bytes | given back before | bytes | Cache that the allocator returned to the driver in order to meet it.
-            card_bytes | card | bytes | All memory of the device.
-            card_origin | size of card | text | Where it is known from.
-            outside_bytes | held by others | bytes | The card less what is reserved and free.
+            largest_free_bytes | largest piece | bytes
+            given_back_bytes | given back before | bytes | Cache that the allocator returned to the driver to serve it.
+            card_bytes | GPU memory | bytes | Total memory of the device.
+            card_origin | known from | text | Its origin.
+            outside_bytes | used by others | bytes | GPU memory less reserved and free memory.
             site | place in the program
             source | snapshot
         """),
@@ -224,12 +223,12 @@ def _make_last_action_table(measured: Measurements, failures: Frame) -> Sheet:
         size_bytes | size | bytes
         site | place in the program
     """)
-    return make_sheet("last_actions", f"What happened last, {last['who']}", headings, actions)
+    return make_sheet("last_actions", f"Last actions before the OOM, {last['who']}", headings, actions)
 
 
 ANALYSIS = Analysis(
     id="out-of-memory",
-    title="Why did memory run out?",
+    title="Why did memory run out (OOM)?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(OUT_OF_MEMORY, LAST_ACTIONS),
     rests_on=("device_sizes", "memory_pools", "snapshot_levels", "survivors"),

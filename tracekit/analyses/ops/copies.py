@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
+from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_recorded_steps_of_processes, count_steps_of_processes
@@ -144,7 +145,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
-            direction | direction
+            direction | direction | text | HtoD is H2D, DtoH is D2H, DtoD is D2D, PtoP is P2P.
             memory | memory
             count | count | count
             size_bytes | moved | bytes | Σ over all processes and steps, of copies whose size is recorded.
@@ -202,7 +203,7 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
         else:  # a better rate gives at least this
             gain = max(dur_each - (size_each / pinned_rate if pinned_rate else 0.0), 0.0)
         gain_ratio = divide_or_none(gain, steps.step_ns)
-        kind = f"{choose_plural(count, 'copy', 'copies')} {row['direction']}"
+        kind = f"{DIRECTION_TITLES[row['direction']]} {choose_plural(count, 'copy', 'copies')}"
         yield Finding(
             "pageable-copies",
             thresholds.severity(gain_ratio),
@@ -217,7 +218,7 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
             _locate_copies(row, of_run),
             round(gain),
             gain_ratio,
-            ("upper bound: copies hidden behind compute are left out, the others may not all be hidden",),
+            ("upper bound: exposed copies only; not all of them may overlap",),
         )
 
 
@@ -268,7 +269,7 @@ def _sum_exposed_ns(measured: Measurements, row: Mapping[str, Any]) -> int:
 
 ANALYSIS = Analysis(
     id="copies",
-    title="What was copied, and how fast?",
+    title="Which copies were made, and how fast?",
     bases={"pageable-copies": "bound"},
     reads=("device_ops",),
     writes=(COPIES,),

@@ -58,13 +58,13 @@ MATRIX_PRODUCTS = Table(
         "count": CALL_COUNT,
         "flop_count": Column("Int64", "FLOPs of all calls; <NA> beyond 2^63."),
         "rated_flop_count": Column(
-            "Int64", "FLOPs of the calls whose device ops were seen, or that ran on the host: what a rate is made of."
+            "Int64", "FLOPs of the calls with recorded device ops, or on the host: the basis of a rate."
         ),
         "host_ns": Column("int64", "Σ duration of the calls on the host."),
         "launch_count": Column("Int64", "Device ops launched during the calls."),
         "device_busy_ns": Column("Int64", "Their union per device, Σ over devices."),
         "unaligned_ns": Column("Int64", "Σ duration of the kernels among them that load less than 16 bytes at once."),
-        "attention_ns": Column("Int64", "Of it, of the products of unfused attention, which a fused kernel replaces."),
+        "attention_ns": Column("Int64", "Part of it in products of unfused attention, which a fused kernel replaces."),
     },
 )
 
@@ -76,7 +76,7 @@ WORK_CLASSES = Table(
         "stage": STAGE,
         "class": Column(
             "category",
-            "all | gemm | plain (gemm or convolution without tensor cores) | convolution (those of them) |"
+            "all | gemm | plain (gemm or convolution without tensor cores) | convolution (the convolutions in it) |"
             " unaligned (gemm that loads less than 16 bytes at once, but for the products of unfused attention).",
             ("all", "gemm", "plain", "unaligned", "convolution"),
         ),
@@ -284,8 +284,7 @@ def _explain_missing_rate(products: Frame) -> Iterator[str]:
     """Explain why there is no FLOP rate."""
     if not _has_rate(products) and products.is_missing("device_busy_ns").all():
         yield (
-            "no FLOP rate: the host only queues these products on a GPU, and no kernel was recorded; "
-            "profile with activities=[CPU, CUDA]"
+            "no FLOP rate: these products run on a GPU, and no kernel was recorded; profile with activities=[CPU, CUDA]"
         )
 
 
@@ -296,7 +295,7 @@ def _make_product_sheets(measured: Measurements, products: Frame, time: str, tim
     size = ("name", "kind", "type", "batch", "m", "n", "k")
     by_size = _compute_flop_rates(by_size, "run", "canonical", *size)
     run = make_run_heading(measured)
-    rate_doc = f"FLOPs / {time}: the rate that was reached, no share of a peak."
+    rate_doc = f"FLOPs / {time}: the achieved rate (for MFU, divide it by the GPU's peak)."
     rate = (
         *RATE_HEADINGS,
         Heading("time_ns", time, "ns", time_doc),
@@ -307,7 +306,7 @@ def _make_product_sheets(measured: Measurements, products: Frame, time: str, tim
     if not _has_rate(products):
         title = "Matrix products by type"
     caption = (
-        "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
+        "Convolutions and attention over packed sequences are left out: their recorded shapes do not give the FLOPs."
     )
     size_headings = (*run, *SIZE_HEADINGS, *rate)
     return (
@@ -354,7 +353,7 @@ def _list_matmul_abstentions(measured: Measurements) -> Iterator[Verdict]:
     if reason:
         yield from (Verdict(rule, answer, reason) for rule in ANALYSIS.rules)
     elif not measured.has("matrix_products") and not classes.equals("class", "unaligned").any():
-        reason = "input shapes were not recorded, and no kernel's name tells"
+        reason = "input shapes were not recorded, and no kernel name decides"
         yield Verdict("unaligned-gemm", "insufficient data", reason)
 
 
@@ -459,10 +458,10 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
         yield Finding(
             "unaligned-gemm",
             thresholds.severity(ratio),
-            f"{format_quantity(busy / all_ns, 'ratio')} of the time of matrix products goes to unaligned sizes{first}"
+            f"{format_quantity(busy / all_ns, 'ratio')} of the time of matrix products is spent on unaligned sizes{first}"
             + phrase_run(measured, run),
             "pad N and K (vocabulary, hidden size, keys of attention) to 16 bytes: 8 elements of 16 bits, 4 of TF32,"
-            " 16 of FP8; M, the number of tokens, costs nothing",
+            " 16 of FP8; M, the number of tokens, does not matter",
             (
                 make_evidence_metric("unaligned_ratio", busy / all_ns, "of the time of matrix products"),
                 make_evidence_metric("unaligned_ns", gemms[0].per_step(busy)[0], "per step"),
@@ -532,8 +531,7 @@ def _explain_doubts(loss: _UnalignedLoss, limit: Mapping[str, float]) -> Iterato
         )
     if loss.compared_ns < loss.busy_ns / 2:
         yield (
-            "no aligned product of the same type to compare with: aligned ones are taken to be"
-            f" {limit['assumed_gain']:g} times as fast"
+            f"no aligned product of the same type to compare with: aligned ones are assumed to be {limit['assumed_gain']:g} times as fast"
         )
 
 

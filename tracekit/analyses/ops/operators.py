@@ -176,7 +176,7 @@ GPU_HEADINGS = parse_headings("""
 MEMORY_HEADINGS = parse_headings("""
     allocated_bytes | allocated | bytes | Bytes allocated while the op was innermost.
     freed_bytes | freed | bytes | Bytes freed while the op was innermost.
-    net_bytes | net | bytes | Allocated less freed: what others free later is not a leak.
+    net_bytes | net | bytes | Allocated less freed; not a leak if freed later by other ops.
 """)
 
 

@@ -227,7 +227,7 @@ def _make_optimizer_sheet(measured: Measurements, pooled: Frame) -> Sheet:
             dur_each_ns | time | ns | Host time in Optimizer.step per step and process.
             share_ratio | of step | ratio | Of the mean step wall.
             times | times | count | Optimizer.step calls per step and process.
-            tensor_count | tensors | count | Tensors it updates, as the counts of its ops tell.
+            tensor_count | tensors | count | Tensors it updates, by the counts of its ops.
             each_call_count | calls | count | Ops that one Optimizer.step calls itself.
             each_leaf_count | ops | count | Innermost ops in one Optimizer.step.
             each_kernel_count | kernels | count | Kernels launched in one Optimizer.step.
@@ -260,15 +260,15 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
         has_short = on_device and short_count > limit["short_kernels"]
         if not (has_many or has_short) or row["kernel_count"] == 0:
             continue
-        advice = "construct the optimizer with fused=True"
+        advice = "create the optimizer with fused=True"
         if on_device:
             lost_ns = row["idle_ns"] + _estimate_reread_ns(row)
-            what, count = "kernels", row["each_kernel_count"]
-            advice += " (foreach=True where it has no fused form)"
-            caveat = "counted is what the GPU idles between its kernels, and what these read and write more often than a fused one, at least"
+            what, verb, count = "kernels", "launches", row["each_kernel_count"]
+            advice += " (foreach=True if it has no fused version)"
+            caveat = "lower bound: GPU idle time between its kernels, and their redundant reads and writes"
         else:
             lost_ns = max(row["dur_ns"] - row["leaf_ns"], 0)
-            what, count = "ops", row["each_call_count"]
+            what, verb, count = "ops", "runs", row["each_call_count"]
             caveat = "upper bound: host time of Optimizer.step outside its innermost ops"
         lost_ns = lost_ns / row["process_steps"]
         ratio = divide_or_none(lost_ns, row["step_ns"])
@@ -279,7 +279,7 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
         yield Finding(
             "unfused-optimizer",
             thresholds.severity(ratio),
-            f"{name} takes {_format_mean_count(count)} {what}{over}{of_whom}",
+            f"{name} {verb} {_format_mean_count(count)} {what}{over}{of_whom}",
             advice,
             (
                 Metric("per_tensor", per_tensor, "", "lower", label=f"{what} per tensor"),
@@ -314,7 +314,7 @@ def _format_mean_count(count: float) -> str:
 
 ANALYSIS = Analysis(
     id="optimizer",
-    title="What does the optimizer cost?",
+    title="How long does the optimizer take?",
     bases={"unfused-optimizer": "bound"},
     reads=("host_ops",),
     writes=(OPTIMIZER_STEPS,),

@@ -59,7 +59,7 @@ OPERATOR_SHAPES = Table(
 
 OPERATOR_TOTALS = Table(
     "operator_totals",
-    "one op name in one source, with all that ran inside its calls",
+    "one op name in one source, with everything inside its calls",
     {
         **KEYS,
         "name": NAME,
@@ -307,7 +307,7 @@ def _make_shape_sheet(measured: Measurements, rows: Frame, *, on_device: bool) -
         "Operators by input shape",
         headings,
         pooled,
-        caption="Over all processes and steps. FLOPs stand at the innermost operator whose shapes tell them.",
+        caption="Over all processes and steps. FLOPs count at the innermost operator with known shapes.",
     )
 
 
@@ -323,7 +323,7 @@ def _make_inclusive_sheet(measured: Measurements, totals: Frame, *, on_device: b
     """)
     return make_sheet(
         "operators_inclusive",
-        "Operators with all that runs inside them",
+        "Operators with everything inside them",
         (
             *make_run_heading(measured),
             *parse_headings("""
@@ -387,7 +387,7 @@ _NO_TENSOR = ("Scalar", "ScalarList", "Int", "Bool", "Double", "GenericList", "D
 
 ANALYSIS = Analysis(
     id="shapes",
-    title="What do operators cost by input shape, and with all that runs inside them?",
+    title="Which operators take the time, by input shape and in total?",
     reads=("host_ops", "device_ops", "memory_ops"),
     args=(DIMS, TYPES),
     writes=(OPERATOR_SHAPES, OPERATOR_TOTALS),

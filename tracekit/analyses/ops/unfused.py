@@ -47,7 +47,7 @@ UNFUSED_WORK = Table(
         "stage": STAGE,
         "class": Column(
             "category",
-            "all | attention (what is launched between its two products) | pass (of it, in each the shortest kernel over all scores) | products (the two) |"
+            "all | attention (work launched between its two products) | pass (its part: the shortest kernel over all scores in each) | products (the two) |"
             " loss (log-softmax over a vocabulary, and 32-bit copies of its width) | chain (pointwise kernels one after"
             " the other, but for the longest of each chain) | layout (copies into another layout).",
             ("all", "attention", "pass", "products", "loss", "chain", "layout"),
@@ -68,7 +68,7 @@ UNFUSED_CALLS = Table(
         "count": Column("int64", "Attention: softmax calls between two products; chains; calls of the others."),
         "size_bytes": Column("Int64", "Bytes written by the copies."),
         "ops": Column(
-            "category", "Chain: the ops of those that take longest; layout: what encloses the copies that take longest."
+            "category", "Chain: the ops of those that take longest; layout: the op around the longest copies."
         ),
     },
 )
@@ -184,7 +184,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped(NOT_RECORDED, verdicts=verdicts)
     calls = measured.frame("unfused_calls")
     if not len(calls):
-        reason = "neither attention nor a loss nor a chain is made of single operators, and no layout is changed"
+        reason = "no unfused attention, loss or pointwise chain, and no layout copies"
         return ANALYSIS.answered(caveats=(reason,))
     calls = calls.with_columns(canonical=name_stages(calls, in_file=True))
     work_of = {kind: list_stage_work(measured, kind, table="unfused_work") for kind in CLASSES}
@@ -266,7 +266,7 @@ def _make_unfused_sheet(measured: Measurements, work_of: WorkOf, calls: Frame) -
             ops | ops | text | Of the chains or copies that take longest.
         """),
     )
-    return make_sheet("unfused", "What single operators pass over again", headings, stages)
+    return make_sheet("unfused", "Unfused operators and layout copies", headings, stages)
 
 
 WHAT = {
@@ -324,7 +324,7 @@ def _report_unfused(kind: str, scores_ns: int, stage_work: StageWork, calls: Fra
         each = stage_work.per_step(scores_ns)[0]
         more = (make_evidence_metric("scores_ns", each, "scores written and read by the products"),)
         caveats = (
-            f"{format_quantity(each, 'ns')} of it are time of the two products, which write and read the scores",
+            f"{format_quantity(each, 'ns')} of the saving is time of the two products, which also write and read the scores",
             caveat,
         )
     label = "chains" if kind == "chain" else "calls"
@@ -381,23 +381,23 @@ def _make_share_evidence(stage_work: StageWork, calls: Frame, kind: str, label: 
 
 TEXTS = {
     "attention": (
-        "is what unfused attention does between its two products",
+        "is unfused attention, between its two products",
         "use flash attention or scaled_dot_product_attention",
-        "its backward pass is not counted, and gains as well",
+        "its backward pass gains too, but is not counted",
     ),
     "loss": (
-        "is a log-softmax over the vocabulary on 32-bit copies",
+        "is log-softmax over the vocabulary on 32-bit copies",
         "use a fused or chunked cross-entropy (use_fused_kernels in verl)",
         "upper bound: a fused loss still reads the logits",
     ),
     "chain": (
-        "is chains of pointwise operators, each of which reads and writes everything again",
-        "let one kernel do it: torch.compile, or a fused activation, norm or rotary embedding",
-        "upper bound: the longest kernel of each chain is left out, for the one that does it all",
+        "is chains of pointwise operators, each with its own reads and writes",
+        "fuse them into one kernel: torch.compile, or a fused activation, norm or rotary embedding",
+        "upper bound: assumes that the fused kernel takes as long as the longest kernel of its chain",
     ),
     "layout": (
-        "is copies into another layout",
-        "choose one layout for what follows, and write into it: no contiguous() in between, channels_last throughout",
+        "copies tensors into another layout",
+        "keep one layout from producer to consumer: no contiguous() in between, channels_last throughout",
         "upper bound: an operator that needs this layout may be slower without it",
     ),
 }
@@ -406,7 +406,7 @@ TEXTS = {
 
 ANALYSIS = Analysis(
     id="unfused",
-    title="What do single operators pass over again?",
+    title="Which operators could be fused?",
     bases={"unfused-operators": "modelled", "layout-copies": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     args=(DIMS, TYPES),

@@ -56,7 +56,7 @@ COLLECTIVES = Table(
         "step": STEP,
         "stage": Column("category", "Outermost stage during which it was issued, as recorded; <NA> outside."),
         "group": Column(
-            "category", "Process group: its name and a hash of its members, as far as recorded; else (default)."
+            "category", "Process group: its name and a hash of its members, as far as recorded; otherwise (default)."
         ),
         "group_size": Column("Int64", "Ranks of the group."),
         "op": Column(
@@ -66,14 +66,14 @@ COLLECTIVES = Table(
         "dtype": Column("category", "Type of an element, as torch names it."),
         "seq": Column("Int64", "Sequence number within the group, as recorded."),
         "ordinal": Column("Int64", "0, 1, 2 … among those of this group and op in the source."),
-        "size_bytes": Column("Int64", "Size of the message: of the whole output for all_gather, else the input."),
+        "size_bytes": Column("Int64", "Size of the message: of the whole output for all_gather, otherwise the input."),
         "ts_ns": TS,
         "dur_ns": DUR,
         "device": DEVICE,
         "stream": STREAM,
         "exposed_ns": Column("Int64", "Part of it during which no compute kernel ran; <NA> on the host."),
         "issue_ns": Column("Int64", "Start of the host call that issued it."),
-        "synchronising": Column("bool", "Whether no rank can finish it before all have begun (op by op)."),
+        "synchronising": Column("bool", "Whether no rank can finish it before all have started (op by op)."),
     },
 )
 
@@ -188,7 +188,7 @@ def _list_exposures(measured: Measurements, rows: Frame, small: list[Frame]) -> 
         if window.gpu_time["comm_ns"] and window.window_ns:
             wait = None if of_window.is_missing("wait_ns").all() else int(of_window.integers("wait_ns").sum())
             rest_ns = int(window.gpu_time["exposed_comm_ns"]) - int(of_window.integers("taken_ns").sum())
-            assert rest_ns >= 0, "what is waiting or small must fit into what is exposed"
+            assert rest_ns >= 0, "waiting and small collectives must fit into exposed communication"
             exposures.append(Exposure(window, window_rows, wait, rest_ns, _caveat_missing_ranks(measured, window.run)))
     return exposures
 
@@ -217,14 +217,14 @@ def _select_rows_of_stage(frame: Frame, window: StageWindow) -> Frame:
 
 
 OVERLAP_ADVICE = {
-    "all_gather": "fetch the parameters of the next layer ahead (FSDP forward and backward prefetch), in larger units",
+    "all_gather": "prefetch the next layer's parameters (FSDP forward and backward prefetch), in larger units",
     "reduce_scatter": "reduce gradients while backward still runs (FSDP backward prefetch), in larger units",
-    "all_reduce": "reduce gradients in buckets while backward still runs; while accumulating only once (no_sync)",
+    "all_reduce": "reduce gradients in buckets while backward still runs; only once per accumulation (no_sync)",
     "all_to_all": "compute on one half of the batch while the other half is exchanged",
 }
 """Advice by the operation with most exposed time."""
 
-DEFAULT_OVERLAP_ADVICE = "give it compute to run beside: prefetch, earlier or larger buckets, a stream of its own"
+DEFAULT_OVERLAP_ADVICE = "overlap it with compute: prefetch, earlier or larger buckets, a separate stream"
 
 
 def _find_most_exposed_op(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
@@ -260,22 +260,22 @@ def _list_traffic_evidence(exposure: Exposure, op: str | None) -> tuple[Metric, 
 def _make_overlap_evidence(exposure: Exposure) -> Metric:
     """Make the evidence on the share of communication that overlaps compute."""
     ratio = float(exposure.window.gpu_time["overlap_ratio"])
-    return make_evidence_metric("overlap_ratio", ratio, "hidden share", better="higher")
+    return make_evidence_metric("overlap_ratio", ratio, "overlap", better="higher")
 
 
 def _make_collective_wait_evidence(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
     """List the evidence and caveats on waits for other ranks."""
     if exposure.wait_ns is None:
-        return (), ("includes waiting for slower ranks: not told apart here",)
+        return (), ("includes an unknown amount of waiting for slower ranks",)
     wait = round(exposure.window.steps.mean(exposure.wait_ns))
     synchronising = exposure.rows.filter(exposure.rows["synchronising"])
     unknown = int(synchronising.is_missing("wait_ns").sum())
     caveats = [exposure.unseen] if exposure.unseen else []
     if unknown:
         caveats.append(
-            f"the wait in {unknown:,} of {len(synchronising):,} collectives is not known: it counts as communication"
+            f"the wait in {unknown:,} of {len(synchronising):,} collectives is unknown and counts as communication"
         )
-    waiting_ns = make_evidence_metric("wait_ns", wait, "waiting per step, left out")
+    waiting_ns = make_evidence_metric("wait_ns", wait, "waiting per step, excluded")
     return (waiting_ns,), tuple(caveats)
 
 
@@ -286,11 +286,13 @@ def _find_exposed_communication(exposure: Exposure, thresholds: Thresholds) -> F
     exposed, ratio = exposure.per_step
     op, places = _find_most_exposed_op(exposure)
     waits, caveats = _make_collective_wait_evidence(exposure)
-    share = make_evidence_metric("exposed_comm_ratio", exposure.share, "exposed")
+    is_part = exposure.rest_ns < int(exposure.window.gpu_time["exposed_comm_ns"])
+    quantity = "exposed communication without waiting" if is_part else "exposed communication"
+    share = make_evidence_metric("exposed_comm_ratio", exposure.share, quantity)
     return Finding(
         "exposed-communication",
         thresholds.severity(ratio),
-        f"{format_quantity(exposure.share, 'ratio')} of {exposure.window.name} is communication that no compute hides",
+        f"{format_quantity(exposure.share, 'ratio')} of {exposure.window.name} is {quantity}",
         OVERLAP_ADVICE.get(op or "", DEFAULT_OVERLAP_ADVICE),
         (share, _make_overlap_evidence(exposure), *waits, *_list_traffic_evidence(exposure, op)),
         places,
@@ -321,11 +323,11 @@ def _find_no_overlap(exposure: Exposure, thresholds: Thresholds) -> Finding | No
     return Finding(
         "no-comm-overlap",
         "info" if severity == "low" else severity,
-        f"{format_quantity(overlap, 'ratio')} of the communication of {exposure.window.name} runs beside compute",
+        f"{format_quantity(overlap, 'ratio')} of the communication of {exposure.window.name} overlaps with compute",
         OVERLAP_ADVICE.get(op or "", DEFAULT_OVERLAP_ADVICE),
         (
-            make_evidence_metric("overlap_ratio", overlap, "hidden share", better="higher"),
-            make_evidence_metric("comm_ratio", share, "communication, of the stage"),
+            make_evidence_metric("overlap_ratio", overlap, "overlap", better="higher"),
+            make_evidence_metric("comm_ratio", share, "communication, share of the stage"),
             *waits,
             *_list_traffic_evidence(exposure, op),
         ),
@@ -351,11 +353,11 @@ def _list_exposure_abstentions(
     for exposure, finding in judged:
         exposed = exposure.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
-            reason = f"{format_quantity(float(exposed), 'ratio')} of {exposure.window.name} is exposed, but it is waiting for slower ranks or small collectives"
+            reason = f"{format_quantity(float(exposed), 'ratio')} of {exposure.window.name} is exposed communication: waiting for slower ranks, or small collectives"
             price, ratio = exposure.window.per_step(float(exposure.window.gpu_time["exposed_comm_ns"]))
             yield Verdict(rules[0], "clear", reason, None, round(price), ratio)
     if any(finding is not None for _, finding in judged):
-        yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
+        yield Verdict(rules[1], "clear", "exposed-communication reports it")
 
 
 def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thresholds) -> SmallCollectives:
@@ -388,15 +390,15 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
     stage, op = (by.values(name)[by["dur_ns"].argmax()] for name in ("canonical", "op"))
     caveats = ["upper bound: the bytes themselves still have to be moved"]
     if moved.is_missing("transfer_ns").any():
-        caveats.append("waiting for slower ranks is left out only as far as it is unusual")
+        caveats.append("excludes only unusual waiting for slower ranks")
     if not has_exposed.all():
-        caveats.append("recorded on the host: whether something runs beside them is not known")
+        caveats.append("recorded on the host: overlap is unknown")
     finding = Finding(
         "small-collectives",
         thresholds.severity(ratio),
         f"{len(small):,} of {len(calls):,} collectives move less than {format_quantity(int(limit['small_bytes']), 'bytes')} each"
         + phrase_run(measured, run),
-        "put small tensors into one: flatten them into a bucket, reduce what is only logged once per step",
+        "merge small tensors: flatten them into a bucket, reduce logged values once per step",
         (
             make_evidence_metric("small_ratio", len(small) / len(calls), "of all collectives"),
             make_evidence_metric("small_count", steps.mean(len(moved)), "per step and rank"),
@@ -414,9 +416,9 @@ def _list_communication_metrics(measured: Measurements) -> Iterator[Metric]:
     """List communication as a share of the captures, and the wire bandwidth: sums over ranks, never means of ratios."""
     ranks = sum_traffic_by_rank(measured)
     for name, top, label in (
-        ("comm_ratio", "comm_ns", "communication, of the capture"),
-        ("exposed_comm_ratio", "exposed_ns", "exposed, of the capture"),
-        ("wait_ratio", "wait_ns", "waiting for other ranks, of the capture"),
+        ("comm_ratio", "comm_ns", "communication, share of the capture"),
+        ("exposed_comm_ratio", "exposed_ns", "exposed communication, share of the capture"),
+        ("wait_ratio", "wait_ns", "waiting for other ranks, share of the capture"),
     ):
         timed = ranks.filter(~ranks.is_missing(top) & (ranks.integers("window_ns") > 0))
         if len(timed):
@@ -431,21 +433,21 @@ def _list_communication_metrics(measured: Measurements) -> Iterator[Metric]:
 def _list_communication_caveats(measured: Measurements, rows: Frame) -> Iterator[str]:
     """List the caveats on these numbers."""
     if unknown := int((rows.is_missing("size_bytes") & ~rows.equals("op", "barrier")).sum()):
-        yield f"{unknown:,} of {len(rows):,} collectives have no recorded size: they are in no rate"
+        yield f"{unknown:,} of {len(rows):,} collectives have no recorded size and are in no rate"
     if host := int((rows.is_missing("device") & rows.is_missing("exposed_ns")).sum()):
-        yield f"{host:,} collectives ran on the host (no GPU activity was recorded): whether compute hides them is not known"
+        yield f"{host:,} collectives ran on the host (no GPU activity was recorded): overlap with compute is unknown"
     if rows.is_missing("wait_ns").all():
         yield "collectives could not be compared between ranks: their time includes waiting for slower ranks"
     unseen = (_caveat_missing_ranks(measured, run) for run in dict.fromkeys(rows.values("run")))
     yield from dict.fromkeys(text for text in unseen if text)
     quality = measured.frame("quality")
     if cut := int(quality.integers("count")[quality.equals("name", COLLECTIVES_LEFT_OUT)].sum()):
-        yield f"{cut:,} more collectives were recorded than are kept of one source: the earliest are shown"
+        yield f"{cut:,} collectives exceed the limit per source: the earliest are shown"
 
 
 ANALYSIS = Analysis(
     id="communication",
-    title="What is communicated, and does it wait?",
+    title="How much communication is exposed, and how much is waiting?",
     bases={"exposed-communication": "bound", "no-comm-overlap": "bound", "small-collectives": "bound"},
     reads=("device_ops", "host_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,

@@ -39,7 +39,7 @@ BUSY_SPANS = Table(
         "device": DEVICE,
         "ts_ns": TS,
         "dur_ns": Column("int64", "Length, ns."),
-        "closed_ns": Column("int64", "Of it idle: gaps that were closed."),
+        "closed_ns": Column("int64", "Idle part: closed gaps."),
     },
 )
 
@@ -132,7 +132,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         """),
     )
     frame = from_rows(columns, fleet_rows).sort("run", "busy_ratio")
-    caveats = (*reasons, "which processes share a GPU is not recorded: switching between roles is not judged")
+    caveats = (*reasons, "GPU sharing between processes was not recorded: switching between roles is not judged")
     return ANALYSIS.answered(
         metrics=tuple(metrics),
         sheets=lambda: (make_sheet("fleets", "Roles by how busy their GPUs are", headings, frame),),

@@ -118,7 +118,7 @@ def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
             mean_ns | own work | ns | Wall less time blocked in collectives, per step: mean of the ranks.
             max_ns | longest rank | ns | Per step.
             imbalance_ratio | imbalance | ratio | 1 − mean / longest, mean over steps.
-            rank | longest most often | id | The rank that works longest in most steps.
+            rank | longest most often | id | The rank with the longest own work in most steps.
             rank_ratio | in steps | ratio | Share of the steps in which it does.
             members | ranks | count
         """),
@@ -183,14 +183,14 @@ def _make_what_if_table(measured: Measurements) -> Sheet:
         *make_rank_group_headings(measured),
         *parse_headings("""
             step_ns | step | ns | Mean wall.
-            ideal_ns | without stragglers | ns | If the last rank came to every collective with the median one.
+            ideal_ns | without stragglers | ns | With the last rank at every collective together with the median one.
             saved_ns | difference | ns
             slowdown | slowdown | number | Step over step without stragglers.
-            collectives | collectives | number | Matched collectives per step that it is worked out from.
+            collectives | collectives | number | Matched collectives per step behind this estimate.
         """),
     )
     frame = from_rows([*RANK_GROUP, *names], rows)
-    return make_sheet("what_if", "The step if no rank came late", headings, frame)
+    return make_sheet("what_if", "The step without late ranks", headings, frame)
 
 
 def _list_imbalance_abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
@@ -221,7 +221,7 @@ def _price_unproven_imbalance(
     if ratio < limit["imbalance_ratio"]:
         return EvidenceLack(few)
     gain = _compute_balance_gain(measured, rank_group, judged["rows"])
-    claim = f"ranks work unequally long: {format_quantity(ratio, 'ratio')} less than the longest on average"
+    claim = f"ranks work unequally: {format_quantity(ratio, 'ratio')} less than the longest on average"
     return EvidenceLack(few, gain, claim, f"{limit['min_steps']:g} steps would prove it")
 
 
@@ -303,11 +303,11 @@ def _report_rank_imbalance(
     stage = over_ns.sort("over_ns", "canonical", descending=["over_ns"]).values("canonical")[0]
     by_step = judged["by_step"]
     step = by_step.sort("imbalance_ratio", descending=["imbalance_ratio"]).values("step")[0]
-    mostly = f", most of all in {stage}" if stage else ""
+    mostly = f", mostly in {stage}" if stage else ""
     return Finding(
         "rank-imbalance",
         thresholds.severity(share),
-        f"ranks{phrase_rank_group(measured, rank_group)} work unequally long, now one and now another: "
+        f"ranks{phrase_rank_group(measured, rank_group)} work unequally, with a changing slowest rank: "
         f"{format_quantity(ratio, 'ratio')} less than the longest on average{mostly}{phrase_run(measured, rank_group.run)}",
         "balance the tokens of a step over ranks (dynamic batch sizes, balanced sequence lengths)",
         (
@@ -330,7 +330,7 @@ def _caveat_unrecorded_ranks(measured: Measurements, rank_group: RankGroup) -> t
         return ()
     verb = "was" if number == 1 else "were"
     who = f"{number} {choose_plural(number, 'rank')} {verb} not recorded"
-    return (f"{who}: the time that all others wait for one counts as its work",)
+    return (f"{who}: the time that all others wait for it counts as its work",)
 
 
 LEAST_RANKS = 32
@@ -458,7 +458,7 @@ def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, mo
 
 ANALYSIS = Analysis(
     id="imbalance",
-    title="Do the ranks work equally long?",
+    title="Is the work balanced across ranks?",
     bases={"rank-imbalance": "modelled"},
     reads=(),
     rests_on=("arrivals", "captures", "collectives", "segments"),

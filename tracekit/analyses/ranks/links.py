@@ -62,8 +62,7 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
         severity,
         f"{_describe_link_ranks(worst)} are on a slow link: {worst.op} moves {format_quantity(worst.rate, 'gb_per_s')},"
         f" {_describe_usual_rate(worst)}{phrase_run(measured, worst.run)}",
-        "check the link of these ranks: speed and errors of the port, cables, the path that NCCL chose (NCCL_DEBUG=INFO),"
-        " neighbours on the same switch",
+        "check the link of these ranks: speed and errors of the port, cables, NCCL's path (NCCL_DEBUG=INFO), other jobs on the same switch",
         (
             Metric("gb_per_s", worst.rate, "gb_per_s", "higher", label=f"{worst.op} over the wire"),
             Metric("usual_gb_per_s", worst.usual_rate, "gb_per_s", "neither", label="usual"),
@@ -72,7 +71,7 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
         tuple(Place(role=worst.role, rank=rank, name=worst.op) for rank in worst.ranks[:MAX_RANKS]),
         round(gain),
         ratio,
-        ("time that compute beside it hides is not counted: it gives nothing back",),
+        ("excludes time that overlaps with compute",),
     )
 
 
@@ -105,7 +104,7 @@ def _make_slow_link_table(measured: Measurements, links: list[SlowLink]) -> Shee
             op | op
             group | group
             ranks | ranks
-            rate | moved | gb_per_s | Median of what crosses the wire, over the transfer: the shortest time of any rank.
+            rate | moved | gb_per_s | Median of bytes on the wire over the transfer: the shortest time of any rank.
             usual_rate | usual | gb_per_s | Of its peers, or of its own steps before.
             since | since step | id
             count | collectives | count | Rows of all ranks.
@@ -116,7 +115,7 @@ def _make_slow_link_table(measured: Measurements, links: list[SlowLink]) -> Shee
 
 ANALYSIS = Analysis(
     id="links",
-    title="Does every link move its bytes as fast as its peers, and as before?",
+    title="Is every link as fast as its peers, and as before?",
     bases={"slow-link": "modelled"},
     reads=(),
     writes=(),

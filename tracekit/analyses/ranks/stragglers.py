@@ -42,11 +42,11 @@ from tracekit.process.collectives.compute_between_collectives import (
     measure_collective_segments,
 )
 
-_SEGMENT = Column("int64", "0, 1, 2 … between the starts of synchronising collectives of this device.")
+_SEGMENT = Column("int64", "0, 1, 2 … between the starts of synchronizing collectives of this device.")
 
 ARRIVALS = Table(
     "arrivals",
-    "one synchronising collective of one process: it ends the segment of the same number",
+    "one synchronizing collective of one process: it ends the segment of the same number",
     {
         **KEYS,
         "device": DEVICE,
@@ -56,9 +56,7 @@ ARRIVALS = Table(
         "ordinal": Column("Int64", "As in collectives: group, op and ordinal name one row."),
         "ts_ns": TS,
         "dur_ns": DUR,
-        "blocked_ns": Column(
-            "int64", "Time in it during which the process could do nothing else; no instant counts twice."
-        ),
+        "blocked_ns": Column("int64", "Time blocked in it; no instant counts twice."),
     },
 )
 
@@ -123,7 +121,7 @@ def _explain_missing_waits(measured: Measurements) -> str:
     if not groups:
         return "no step or stage of a known rank was recorded"
     if max(rank_group.members for rank_group in groups) < 2:
-        return "only one rank was recorded: there is nobody to compare it with"
+        return "only one rank was recorded: there is no other rank to compare with"
     if not measured.row_count("collectives"):
         return "no collective was recorded"
     return "no collective could be matched between ranks"
@@ -160,7 +158,7 @@ def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> S
         *make_rank_group_headings(measured),
         *parse_headings("""
             late_rank | late rank | id
-            cause | late in | text | Stage of the late rank's own work that made it late; — where its work in stages does not explain it.
+            cause | late in | text | Stage of the late rank's own work that made it late; — if its work in stages does not explain it.
             stage | waited for in | text | Stage in which the others issued the collective at which they wait.
             ranks | ranks waiting | count
             each_ns | wait | ns | Per step, mean over the ranks that wait.
@@ -168,10 +166,10 @@ def _make_wait_cause_table(measured: Measurements, waited: CollectiveWaits) -> S
     )
     return make_sheet(
         "waits",
-        "Who is waited for",
+        "Ranks that the others wait for",
         headings,
         rows,
-        caption="Time in which a rank could do nothing but wait for the last rank to come to a collective.",
+        caption="Time in which a rank could only wait for the last rank of a collective.",
     )
 
 
@@ -216,9 +214,9 @@ def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sh
         *parse_headings("""
             own_ns | own work | ns | Per step: wall of its stages less time blocked in collectives.
             beyond_ns | beyond the others | ns | Less the median of the other ranks' own work, per step.
-            lost_ns | waits | ns | Per step, for a rank that comes later.
-            last_ratio | comes last | ratio | Of the collectives with a clear last rank.
-            taken | of collectives | count | Its matched collectives whose ranks come further apart than the clocks are uncertain.
+            lost_ns | waits | ns | Per step, for a later rank.
+            last_ratio | arrives last | ratio | Of the collectives with a clear last rank.
+            taken | of collectives | count | Its matched collectives with an arrival spread above the clock uncertainty.
         """),
     )
     return make_sheet("ranks", "Own work and waits by rank", headings, frame, ranked=Ranked("own_ns"))
@@ -262,8 +260,7 @@ def _caveat_partly_recorded_groups(measured: Measurements) -> Iterator[str]:
     partly = int((rows.number("members") < rows.number("group_size")).sum())
     if partly:
         yield (
-            f"{partly:,} collectives were recorded on only some of the ranks that took part: "
-            "waits are at least as long as shown, and the last rank may be one that is missing"
+            f"{partly:,} collectives were recorded on only some of their ranks: waits are at least as long as shown, and the last rank may be missing"
         )
 
 
@@ -294,7 +291,7 @@ def _draw_wait_heatmap(measured: Measurements, waited_for: CollectiveWaits) -> C
         "heatmap",
         marks,
         rows=tuple(chosen.rows[name] for name in rows),
-        caption=f"A pale row among dark ones is the rank that the others wait for. {chosen.note}".strip(),
+        caption=f"A pale row among dark ones is the straggler. {chosen.note}".strip(),
         omitted=total - len(marks),
     )
 

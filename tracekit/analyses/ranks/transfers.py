@@ -12,6 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.frames import UNIT, divide_or_none, make_label_headings, name_stages, phrase_run
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
+from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
@@ -50,7 +51,7 @@ TRANSFERS = Table(
         "device": DEVICE,
         "step": STEP,
         "stage": Column("category", "Outermost stage around it, as recorded; <NA> outside."),
-        "direction": Column("category", "HtoD, DtoH, DtoD or PtoP."),
+        "direction": Column("category", "HtoD, DtoH, DtoD or PtoP, as recorded."),
         "memory": Column("category", "Pinned, pageable … as recorded."),
         "count": Column("int64", "Copies that start in it."),
         "size_bytes": Column("int64", "Their bytes, as far as recorded."),
@@ -221,7 +222,7 @@ def _make_weight_sync_table(measured: Measurements, syncs: list[WeightSync]) -> 
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
-            wall_ns | weight sync | ns | Wall of the rank that is shortest in it, less what it waits for others; median over steps.
+            wall_ns | weight sync | ns | Wall of the rank that is shortest in it, less its waits for other ranks; median over steps.
             ratio | of step | ratio | Of the median step.
             comm_bytes | collectives | bytes | Σ per step and process, as recorded.
             copy_bytes | copies | bytes | Σ per step and process, of more than 64,000 bytes each.
@@ -259,19 +260,21 @@ def _find_slow_weight_sync(
         source = ", as the driver timed it" if sync.origin == "log" else ""
         claim = f"weight sync takes {format_quantity(ratio, 'ratio')} of the step{source}"
         if slow and sync.best:
-            claim += f", at {format_quantity(float(sync.rate or 0) / sync.best, 'ratio')} of the best rate seen"
+            claim += (
+                f", at {format_quantity(float(sync.rate or 0) / sync.best, 'ratio')} of the fastest transfer of the run"
+            )
         yield Finding(
             "weight-sync",
             thresholds.severity(divide_or_none(gain, sync.step_ns)),
             claim + phrase_run(measured, sync.run),
-            "send the weights in large buckets rather than tensor by tensor, once, and only what changed; overlap it with the end of training",
+            "send the weights once, in large buckets instead of single tensors, and changed weights only; overlap with the end of training",
             (
                 Metric("sync_wall", round(sync.wall_ns), "ns", "lower", label="per step"),
                 make_evidence_metric("sync_ratio", ratio, "of the step"),
                 make_evidence_metric("sync_bytes", round(total) if total else None, "per step and process"),
                 Metric("transfers", sync.transfers, "count", "lower", label="collectives and copies"),
                 make_evidence_metric("gb_per_s", sync.rate, "rate", better="higher"),
-                make_evidence_metric("best_gb_per_s", sync.best, "best transfer seen", better="higher"),
+                make_evidence_metric("best_gb_per_s", sync.best, "fastest transfer of the run", better="higher"),
             ),
             (Place(role=sync.role, stage=WEIGHT_SYNC_STAGE),),
             round(gain),
@@ -281,7 +284,7 @@ def _find_slow_weight_sync(
 
 
 def _is_slow_sync(sync: WeightSync, rate_ratio: float) -> bool:
-    """Check whether the sync is slower than this share of the best rate seen."""
+    """Check whether the sync is slower than this share of the fastest transfer of the run."""
     if sync.rate is None or sync.best is None:
         return False
     return sync.rate < rate_ratio * sync.best
@@ -290,11 +293,11 @@ def _is_slow_sync(sync: WeightSync, rate_ratio: float) -> bool:
 def _list_weight_sync_caveats(sync: WeightSync, total_bytes: float) -> Iterator[str]:
     """List the caveats on a weight sync."""
     if sync.waits:
-        yield "waiting for slower ranks is part of it"
+        yield "includes waiting for slower ranks"
     if sync.steps < 3:
-        yield "the first sync after loading takes longer: few steps were seen"
+        yield "the first sync after loading takes longer: few steps were recorded"
     if not total_bytes:
-        yield "its bytes are not recorded"
+        yield "its bytes were not recorded"
 
 
 # Copies between device and host
@@ -331,26 +334,26 @@ def _make_host_copy_table(measured: Measurements, copies: Frame) -> Sheet:
     """Make the table of copies by stage and direction, most exposed first."""
     copies = copies.sort("exposed_ns", "size_bytes", descending=["exposed_ns", "size_bytes"])
     copies = copies.with_columns(
-        canonical=texts([stage or "(in no stage)" for stage in copies.values("canonical")]),
+        canonical=texts([stage or "(outside any stage)" for stage in copies.values("canonical")]),
         **{name: _round_to_tenths(copies[name]) for name in ("size_bytes", "count", "busy_ns", "exposed_ns")},
     )
     headings = (
         *make_label_headings(measured),
         *parse_headings("""
             canonical | stage
-            direction | direction
+            direction | direction | text | HtoD is H2D, DtoH is D2H.
             memory | memory
             size_bytes | moved | bytes | Per step and GPU.
             busy_ns | time | ns | During which any of them runs, per step and GPU.
-            exposed_ns | exposed | ns | Of it with neither kernels nor collectives.
+            exposed_ns | exposed | ns | The exposed part: neither kernels nor collectives run.
             share_ratio | of step | ratio | The exposed time, of the step.
             gb_per_s | rate | gb_per_s | Bytes over time; 1e9 bytes.
             max_gb_per_s | fastest | gb_per_s | Single copy of 1 MiB and more.
             count | copies | count | Per step and GPU.
         """),
     )
-    caption = "Copies of more than 64,000 bytes; time is that in which they run, whatever launched them."
-    return make_sheet("host_copies", "Copies between GPU and host memory by stage", headings, copies, caption=caption)
+    caption = "Copies of more than 64,000 bytes, by run time, whatever launched them."
+    return make_sheet("host_copies", "H2D and D2H copies by stage", headings, copies, caption=caption)
 
 
 def _find_exposed_offload(measured: Measurements, moved: Frame, thresholds: Thresholds) -> Iterator[Finding]:
@@ -372,26 +375,30 @@ def _find_exposed_offload(measured: Measurements, moved: Frame, thresholds: Thre
         ways = {way: others.filter(others.equals("direction", way)) for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
         worst = by_stage.sort("canonical").sort("exposed_ns").values("canonical")[-1]
-        caveats = ["if memory is short this is the price of it: look at the head-room before keeping more on the GPU"]
+        caveats = ["offloading may be needed: check the memory headroom before keeping more on the GPU"]
         if min(size.values()) < limit["both_ways_ratio"] * max(size.values()):
-            caveats.append("nearly all of it goes one way: it may be input rather than offloaded state")
+            caveats.append("nearly all copies have one direction: they may be input instead of offloaded state")
         if len(pageable):
-            caveats.append("without copies from pageable memory, which are for pageable-copies")
+            caveats.append("excludes pageable copies, which pageable-copies reports")
         yield Finding(
             "offload",
             thresholds.severity(ratio),
-            f"copies between GPU and host memory stand alone for {format_quantity(ratio, 'ratio')} of the step"
-            + phrase_run(measured, run),
+            f"exposed H2D/D2H copies take {format_quantity(ratio, 'ratio')} of the step" + phrase_run(measured, run),
             _advise_on_offload(of_owner),
             (
                 make_evidence_metric("exposed_ns", round(exposed), "per step and GPU"),
                 *(
-                    make_evidence_metric(f"{way.lower()}_bytes", round(size[way]), f"{way} per step and GPU")
+                    make_evidence_metric(
+                        f"{way.lower()}_bytes", round(size[way]), f"{DIRECTION_TITLES[way]} per step and GPU"
+                    )
                     for way in ways
                 ),
                 *(
                     make_evidence_metric(
-                        f"{way.lower()}_gb_per_s", _compute_copy_rate(rows), f"{way} rate", better="higher"
+                        f"{way.lower()}_gb_per_s",
+                        _compute_copy_rate(rows),
+                        f"{DIRECTION_TITLES[way]} rate",
+                        better="higher",
                     )
                     for way, rows in ways.items()
                 ),
@@ -411,10 +418,10 @@ def _mask_memory_kind(copies: Frame, kind: str) -> Bools:
 
 def _advise_on_offload(copies: Frame) -> str:
     """Advise on exposed copies by whether their memory is already pinned."""
-    prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
+    prefetch = "prefetch the next stage's state while the current one computes, or keep it on the GPU"
     if _mask_memory_kind(copies, "pinned").any():
-        return f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
-    return f"copy on a stream of its own beside kernels, from pinned memory, {prefetch}"
+        return f"the memory is pinned already: copy on a separate stream, overlapped with kernels; {prefetch}"
+    return f"copy from pinned memory on a separate stream, overlapped with kernels; {prefetch}"
 
 
 def _compute_copy_rate(rows: Frame) -> float | None:
@@ -424,7 +431,7 @@ def _compute_copy_rate(rows: Frame) -> float | None:
 
 ANALYSIS = Analysis(
     id="transfers",
-    title="What do weight sync and offloading cost?",
+    title="How long do weight sync and offloading take?",
     bases={"weight-sync": "modelled", "offload": "bound"},
     reads=("host_ops", "device_ops"),
     writes=(TRANSFERS,),

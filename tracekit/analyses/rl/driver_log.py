@@ -29,7 +29,7 @@ LOGGED = Table(
         "step": STEP,
         "name": NAME,
         "value": Column("Float64", "Value as logged."),
-        "dur_ns": Column("Int64", "The value of a timer, ns; <NA> for what is no timer."),
+        "dur_ns": Column("Int64", "The value of a timer, ns; <NA> for other values."),
     },
 )
 
@@ -74,7 +74,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Report the stages in the driver's log next to the same steps in the traces, and the machine's load."""
     if not map_run_driver_logs(measured):
-        return ANALYSIS.skipped("no driver's log was given or found beside the profile")
+        return ANALYSIS.skipped("no driver log given or found next to the profile")
     cells, units = list_stage_cells(measured), list_units_with_cells(measured)
     return ANALYSIS.answered(
         metrics=lambda: _compute_token_rate(measured, units),
@@ -105,14 +105,14 @@ def _make_log_comparison_table(measured: Measurements, cells: Frame, units: Fram
         *parse_headings("""
             canonical | stage
             trace_ns | trace | ns | Longest rank, mean over the steps of the traces.
-            same_ns | log, same steps | ns | What the driver timed, mean.
-            ratio | log / trace | number | Dispatch, waiting and what the profiler adds make it more than 1.
-            other_ns | log, other steps | ns | Median of the logged steps that are not known to be in the traces.
+            same_ns | log, same steps | ns | Mean time by the driver's timer.
+            ratio | log / trace | number | Dispatch, waiting and profiler overhead make it more than 1.
+            other_ns | log, other steps | ns | Median of the logged steps outside the traces.
             other_steps | other steps | count
         """),
     )
-    caption = "The driver's timers include dispatch and, in profiled steps, what starting, stopping and exporting the profiler costs."
-    return make_sheet("log", "Beside the driver's log", headings, times, caption=caption)
+    caption = "The driver's timers include dispatch and, in profiled steps, the cost of starting, stopping and exporting the profiler."
+    return make_sheet("log", "Comparison with the driver log", headings, times, caption=caption)
 
 
 def _select_steps(rows: Frame, numbered: list[int]) -> Frame:
@@ -155,7 +155,7 @@ def _list_driver_log_caveats(measured: Measurements, units: Frame) -> list[str]:
     for run, log in known_logs.items():
         of_run = units.filter(units.equals("run", run))
         if len(of_run) and not find_logged_steps(of_run, log):
-            caveats.append(f"the traces do not say which steps of {log.source} they are{phrase_run(measured, run)}")
+            caveats.append(f"the traces do not identify their steps in {log.source}{phrase_run(measured, run)}")
     used = {log.source for log in known_logs.values()}
     unused = set(measured.frame("logged").distinct("source").values("source")) - used
     if unused:
@@ -169,14 +169,14 @@ _VERLS_MEMORY = "perf/cpu_memory_used_gb"
 
 _HEADINGS = (
     Heading("place", "of"),
-    Heading("busy", "busy", "ratio", "Mean of what the log says of its steps."),
+    Heading("busy", "busy", "ratio", "Mean of the logged values of its steps."),
     Heading("least", "least busy", "ratio", "The step in which it was least busy."),
     Heading("most", "most busy", "ratio"),
     Heading("used_bytes", "memory used", "bytes", "Mean over the steps."),
-    Heading("first_bytes", "first", "bytes", "In the first of these steps."),
-    Heading("last_bytes", "last", "bytes", "In the last of these steps."),
+    Heading("first_bytes", "first", "bytes", "In the first step."),
+    Heading("last_bytes", "last", "bytes", "In the last step."),
     Heading("most_bytes", "most", "bytes"),
-    Heading("steps", "steps", "count", "Steps of which the log says any of it."),
+    Heading("steps", "steps", "count", "Steps with a value in the log."),
 )
 
 
@@ -241,7 +241,7 @@ def _summarize_machine_levels(busy: Mapping[int, float], memory: Mapping[int, fl
 
 ANALYSIS = Analysis(
     id="driver-log",
-    title="What did the driver time, and do the traces agree?",
+    title="Do the driver's timers and the traces agree?",
     reads=("log_values",),
     writes=(LOGGED,),
     measure=measure,

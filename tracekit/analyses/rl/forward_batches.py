@@ -175,7 +175,7 @@ def _list_forward_batch_abstentions(pooled: Frame) -> Iterator[Verdict]:
     """List why R18 does not apply, or lacks data."""
     pairs = list(_pair_forward_with_training(pooled))
     if not pairs:
-        reason = "no forward-only pass stands beside training, both in micro-batches"
+        reason = "no forward-only pass and training of one role, both in micro-batches"
         yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
     elif all(row["median"] is None or train["median"] is None for row, train in pairs):
         yield Verdict(ANALYSIS.rules[0], "insufficient data", "input shapes were not recorded")
@@ -201,7 +201,7 @@ def _find_small_forward_batches(measured: Measurements, pooled: Frame, threshold
             thresholds.severity(None),
             f"{' and '.join(names)}: micro-batches of {rows:,.0f} rows, no larger than training's {training:,.0f}"
             + phrase_run(measured, run),
-            "raise the tokens per micro-batch of forward-only passes (log_prob_max_token_len_per_gpu in verl): without gradients about twice as many fit",
+            "raise the tokens per micro-batch of forward-only passes (log_prob_max_token_len_per_gpu in verl): about twice as many fit without gradients",
             (
                 Metric("forward_rows", rows, "", "higher", label="rows, forward only"),
                 Metric("training_rows", training, "", label="rows, training"),
@@ -210,7 +210,7 @@ def _find_small_forward_batches(measured: Measurements, pooled: Frame, threshold
             tuple(Place(role=role, stage=name) for name in names),
             None,
             None,
-            ("what it would give is not known from a trace: try it", "needs free memory"),
+            ("the saving cannot be derived from a trace: try it", "needs free memory"),
         )
 
 

@@ -138,7 +138,7 @@ def _make_batch_length_table(measured: Measurements, instances: Frame, empty_rat
         on_device=min_of("on_device"),
     )
     lengths = lengths.with_columns(
-        canonical=texts([stage or "(in no stage)" for stage in lengths.values("canonical")]),
+        canonical=texts([stage or "(outside any stage)" for stage in lengths.values("canonical")]),
         lengths=texts(["kernel time" if on_device else "host time" for on_device in lengths.values("on_device")]),
         per=narrow_whole_numbers(lengths["per"]),
         median=narrow_whole_numbers(lengths["median"]),
@@ -149,7 +149,7 @@ def _make_batch_length_table(measured: Measurements, instances: Frame, empty_rat
         *parse_headings("""
             canonical | stage
             kind | batches
-            per | per run of it | count | Mean over runs of the stage.
+            per | per stage run | count | Mean over runs of the stage.
             median | median | ns | Of the medians of its runs.
             shortest | shortest | ns
             longest | longest | ns
@@ -162,12 +162,12 @@ def _make_batch_length_table(measured: Measurements, instances: Frame, empty_rat
             f"Of less than {format_quantity(empty_ratio, 'ratio')} of the median of their run.",
         ),
         *parse_headings("""
-            count | of | count | All of them.
+            count | of | count | All batches.
             lengths | lengths are
         """),
     )
     caption = (
-        "Host time holds waiting for other ranks and whatever else the machine did; kernel time leaves collectives out."
+        "Host time includes waiting for other ranks and other load on the machine; kernel time excludes collectives."
     )
     return make_sheet("batches", "Mini- and micro-batches by stage", headings, lengths, caption=caption)
 
@@ -177,7 +177,7 @@ def _list_ragged_batch_abstentions(measured: Measurements, instances: Frame) -> 
     for of_run in instances.group_by("run").frames():
         run = phrase_run(measured, of_run.values("run")[0])
         if not of_run["on_device"].any():
-            reason = f"without a GPU the length of a batch is host time, which other work changes too{run}"
+            reason = f"without a GPU the length of a batch is host time, which other work also changes{run}"
             yield Verdict("ragged-micro-batches", "insufficient data", reason)
         elif not ((of_run["count"] > 1) & of_run["on_device"]).any():
             reason = f"no stage runs more than one batch{run}"
@@ -207,7 +207,7 @@ def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: T
                 "ragged-micro-batches",
                 thresholds.severity(ratio),
                 f"{kind}-batches of {stage or 'no stage'}: {', '.join(caveats)}{phrase_run(measured, run)}",
-                "form batches by tokens rather than by samples (use_dynamic_bsz), and spread what is left over",
+                "form batches by tokens instead of samples (use_dynamic_bsz), and spread the remainder",
                 (
                     Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
                     Metric("nearly_empty", small, "count", "lower", label="nearly empty"),
@@ -218,7 +218,7 @@ def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: T
                 (Place(role=role, stage=stage),),
                 round(gain),
                 ratio,
-                ("long batches fill a GPU better: what equal ones would save is not known",),
+                ("long batches use a GPU better: the saving of equal batches is unknown",),
             )
             break
 
@@ -255,9 +255,9 @@ def _find_redundant_log_probs(
             Finding(
                 "redundant-log-prob",
                 "low" if severity in ("high", "medium") else severity,
-                "old_log_prob is computed apart although each step updates on one mini-batch once"
+                "old_log_prob runs as a separate pass although each step has a single update"
                 + phrase_run(measured, run),
-                "take the log-probs from the update's own forward pass, or those of the rollout (bypass mode)",
+                "use the log-probs of the update's own forward pass, or those of the rollout (bypass mode)",
                 (
                     Metric("old_log_prob_wall", round(gain), "ns", "lower", label="per step"),
                     Metric("mini_batches", count, "count", label="mini-batches per update"),
@@ -266,7 +266,7 @@ def _find_redundant_log_probs(
                 round(gain),
                 ratio,
                 (
-                    "needed where the policy may change before the update: off-policy data, or a check of the rollout's log-probs",
+                    "needed if the policy may change before the update (off-policy staleness), or to check the rollout's log-probs",
                 ),
             )
         )

@@ -51,11 +51,11 @@ ITERATIONS = Table(
         "count": Column("int64", "Iterations joined in this row."),
         "prefill": Column("bool", "Whether a prompt was being processed."),
         "prefill_requests": Column("int64", "Requests whose prompt is being processed (mean where joined)."),
-        "prefill_tokens": Column("Int64", "Σ prompt tokens, where the annotation tells."),
+        "prefill_tokens": Column("Int64", "Σ prompt tokens, where annotated."),
         "decode_requests": Column("int64", "Requests that generate: the running batch (mean where joined)."),
-        "decode_tokens": Column("Int64", "Σ generated tokens, where the annotation tells."),
-        "context_tokens": Column("Int64", "Σ tokens that the requests attend to (sk), where the annotation tells."),
-        "attention_pairs": Column("Int64", "Σ over requests of queries × keys (sqsk), where the annotation tells."),
+        "decode_tokens": Column("Int64", "Σ generated tokens, where annotated."),
+        "context_tokens": Column("Int64", "Σ tokens that the requests attend to (sk), where annotated."),
+        "attention_pairs": Column("Int64", "Σ over requests of queries × keys (sqsk), where annotated."),
         "busy_ns": Column("Int64", "Σ GPU time of the work launched in it, overlaps counted once."),
     },
 )
@@ -71,7 +71,7 @@ GENERATIONS = Table(
         "dur_ns": Column("int64", "Until the last work ends, ns."),
         "basis": Column(
             "category",
-            "What tells its end: iterations (annotations) | device (last GPU op) | host (last host op).",
+            "How its end is known: iterations (annotations) | device (last GPU op) | host (last host op).",
             ("iterations", "device", "host"),
         ),
         "longest_pause_ns": Column("Int64", "Longest time between two iterations, ns."),
@@ -231,8 +231,7 @@ def _report_rollout_tail(
         "rollout-tail",
         thresholds.severity(ratio),
         claim,
-        "stop waiting for the longest responses (partial rollout, over-sampling and early stop), lower the "
-        "response limit, or spread long prompts over replicas",
+        "do not wait for the longest responses (partial rollout, over-sampling with early stop); lower the response limit; spread long prompts over replicas",
         (
             make_evidence_metric("tail_ratio", tail, "time of the last 10 % of tokens"),
             make_evidence_metric("low_batch_ratio", low, "time below a quarter of the largest batch"),
@@ -248,12 +247,12 @@ def _report_rollout_tail(
 
 def _list_tail_caveats(generations: Sequence[EngineGeneration]) -> Iterator[str]:
     """List the caveats on tails."""
-    yield "counted as if the few requests of the tail ran beside others: long responses have to be generated at some time"
+    yield "assumes that the tail's few requests run in full batches: long responses have to be generated at some time"
     pause = max((g.pause_ns or 0) / g.dur_ns for g in generations if g.dur_ns)
     if pause >= 0.1:
-        yield f"one pause between iterations takes {format_quantity(pause, 'ratio')} of a generation: tools, or two generations in one capture"
+        yield f"an idle gap between iterations takes {format_quantity(pause, 'ratio')} of a generation: tools, or two generations in one capture"
     if not all(g.counted for g in generations):
-        yield "tokens were not recorded: one is assumed for each running request and iteration"
+        yield "tokens were not recorded: one per running request and iteration is assumed"
 
 
 def _find_replica_imbalance(
@@ -299,9 +298,8 @@ def _report_replica_imbalance(
     return Finding(
         "replica-imbalance",
         thresholds.severity(divide_or_none(saved, step_ns)),
-        f"replicas{where} are idle for {format_quantity(ratio, 'ratio')} of generation: the last is {who}",
-        "route requests by what is in flight or by expected length, let idle replicas take over, "
-        "or give the slow replica's prompts to others",
+        f"replicas{where} are idle for {format_quantity(ratio, 'ratio')} of generation; the last one is {who}",
+        "route requests by load or expected length, let idle replicas take over, or move prompts off the slow replica",
         (
             make_evidence_metric("bubble_ratio", ratio, "of the replicas' time"),
             Metric("behind_median", round(behind), "ns", "lower", label="last end after the median"),
@@ -322,7 +320,7 @@ def _list_replica_caveats(units: Sequence[Sequence[EngineGeneration]]) -> Iterat
     else:
         yield "clocks of the replicas cannot be compared: each is timed from its own start"
     if any(g.basis != "iterations" for g in generations):
-        yield "without annotated iterations a replica ends with its last op, whatever that was"
+        yield "without annotated iterations a replica ends with its last op"
     if missing := describe_unseen_replicas(generations):
         yield missing
 
@@ -353,9 +351,8 @@ def _find_slow_first_iterations(
     yield Finding(
         "slow-first-iterations",
         thresholds.severity(divide_or_none(cost, step_ns)),
-        f"the first 10 % of decode iterations{where} take {over:.2f} times what later ones of equal batch take",
-        "look at what follows a weight update: graphs captured again, caches emptied, weights still "
-        "being copied or unpacked; compare with a generation without an update before it",
+        f"the first 10 % of decode iterations{where} take {over:.2f} times as long as later ones of equal batch",
+        "check the time after a weight update: graphs captured again, KV cache emptied, weights still being copied or unpacked; compare with a generation without a preceding update",
         (
             Metric("first_over_later", over, "", "lower", label="first over later, equal batch"),
             Metric("first_pace", round(pace), "ns", "lower", label="of a first iteration"),
@@ -403,13 +400,13 @@ def _list_rollout_metrics(all_generations: Sequence[EngineGeneration]) -> Iterat
 def _list_rollout_caveats(measured: Measurements, all_generations: Sequence[EngineGeneration]) -> Iterator[str]:
     """List the caveats on engines and generations."""
     if any(g.mates > 1 and g.basis == "iterations" for g in all_generations):
-        yield "processes that ran the very same batches (tensor parallel) are shown as one engine"
+        yield "processes with the same batches (tensor parallel) are shown as one engine"
     if not all(g.counted for g in all_generations):
-        yield "where tokens were not recorded, one is assumed for each running request and iteration"
+        yield "without recorded tokens, one per running request and iteration is assumed"
     if any(g.busy_ns is None for g in all_generations if g.basis == "iterations"):
         yield "no GPU activity was recorded for some engines"
     if any(g.basis != "iterations" for g in all_generations):
-        yield "engines without annotated iterations are known by their first and last work only"
+        yield "engines without annotated iterations are known only by their first and last work"
     if elsewhere := int(measured.frame("generations")["elsewhere_count"].sum()):
         yield f"{elsewhere:,} iterations ran on other threads of their process: not shown"
 
@@ -515,7 +512,7 @@ def _make_replica_end_table(measured: Measurements, all_generations: Sequence[En
 
 ANALYSIS = Analysis(
     id="rollout",
-    title="How does generation go?",
+    title="How fast is generation, and how even?",
     bases={"replica-imbalance": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(ITERATIONS, GENERATIONS, "metrics"),

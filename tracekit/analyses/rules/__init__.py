@@ -34,7 +34,7 @@ def parse_rule_page(text: str) -> RulePage:
     """
     heading = _HEADING.fullmatch(text.partition("\n")[0])
     if heading is None:
-        raise TracekitError("the page of a rule begins with `# R00 its-id: what it finds`")
+        raise TracekitError("the page of a rule begins with `# R00 its-id: its title`")
     return RulePage(heading["id"], heading["number"], heading["title"], text)
 
 

@@ -48,7 +48,7 @@ def make_rules_section(
         sheets=(
             make_sheet(
                 "rules",
-                "Rules and what they say",
+                "Answers of all rules",
                 parse_headings("""
                     number | R
                     rule | rule

@@ -39,7 +39,7 @@ LAUNCHES = Table(
         "placed": Column(
             "category",
             "How the stage is known: by launch | annotation (on the device) | time (when it ran) | "
-            "before (launched before the recording began: of no stage).",
+            "before (launched before the recording began: outside any stage).",
             ("launch", "annotation", "time", "before"),
         ),
         "stage": STAGE,
@@ -56,7 +56,7 @@ GRAPH_LAUNCHES = Table(
         "stage": STAGE,
         "call": Column("category", "Launching call."),
         "launch_count": Column("int64", "Replays."),
-        "empty_count": Column("int64", "Replays of which no device op was recorded."),
+        "empty_count": Column("int64", "Replays without a recorded device op."),
         "op_count": Column("int64", "Device ops of all replays."),
         "least": Column("int64", "Fewest device ops of a replay that has any."),
         "most": Column("int64", "Most device ops of a replay."),
@@ -202,7 +202,7 @@ def _list_attribution_caveats(unlinked: Frame) -> tuple[str, ...]:
     if placed:
         caveats.append(f"GPU work without a recorded launch is placed in steps and stages {'; '.join(placed)}")
     if "before" in parts:
-        caveats.append(f"launched before the recording began, so in no step or stage: {parts['before']}")
+        caveats.append(f"launched before the recording began, outside any step or stage: {parts['before']}")
     return tuple(caveats)
 
 
@@ -217,10 +217,7 @@ def _make_unlinked_work_table(measured: Measurements, unlinked: Frame, all_ns: i
         """),
         *LAUNCHED_WORK_HEADINGS,
     )
-    caption = (
-        "By GPU annotation: a range that the profiler drew on the op's stream. By time: the stage that the host "
-        "was in when the op began to run. Launched earlier: its id is below all of the recorded calls."
-    )
+    caption = "By GPU annotation: a range that the profiler drew on the op's stream. By time: the host's stage when the op started. Launched earlier: its id is below all recorded calls."
     pooled = _sum_launched_work(unlinked, ("run", "role", "by", "stage"), all_ns)
     return make_sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 
@@ -242,7 +239,7 @@ def _make_graph_replay_table(measured: Measurements) -> Sheet:
             op_count | device ops | count
             least | fewest | count | Device ops of one replay.
             most | most | count | Device ops of one replay.
-            empty_count | without ops | count | Replays of which the profiler recorded nothing.
+            empty_count | without ops | count | Replays without any recorded op.
             busy_ns | GPU busy | ns | Overlaps counted once per GPU.
             dur_ns | GPU Σ | ns
         """),

@@ -30,7 +30,7 @@ CPU_TIME = Table(
         "window": WINDOW,
         "step": STEP,
         "stage": STAGE,
-        "activity": Column("category", "What the host does at an instant.", CPU_ACTIVITIES),
+        "activity": Column("category", "Activity of the host at an instant.", CPU_ACTIVITIES),
         "time_ns": Column("int64", "Time of that activity in the windows of this step and name."),
     },
 )

@@ -41,7 +41,7 @@ LOADER_WAITS = Table(
         "name": NAME,
         "count": Column("int64", "Batches taken on the step thread."),
         "wait_ns": Column("int64", "Wall time of taking them."),
-        "max_ns": Column("int64", "Longest of them."),
+        "max_ns": Column("int64", "Longest wait."),
         "idle_ns": Column("Int64", "Of wait_ns, while none of the process' devices ran anything."),
     },
 )
@@ -155,7 +155,7 @@ def _find_loader_waits(measured: Measurements, waits: Frame, thresholds: Thresho
                 (Place(run=run, role=role, rank=rank, name=name),),
                 round(cost),
                 cost / step_ns,
-                ("most of the wait is behind GPU work and costs little now",) if hidden else (),
+                ("most of the wait overlaps with GPU work and costs little now",) if hidden else (),
             )
 
 
@@ -163,7 +163,7 @@ def _advise_on_loader(name: str) -> str:
     """Advise on a loader by its class name, which shows whether it uses worker processes."""
     if "SingleProcess" in name:
         return "load in the background: num_workers > 0 (this loader works in the training process), pin_memory, prefetch_factor"
-    return "more workers or a larger prefetch_factor; cheaper transforms; look at storage and at the collate function"
+    return "more workers or a larger prefetch_factor; cheaper transforms; check storage and the collate function"
 
 
 ANALYSIS = Analysis(

@@ -140,8 +140,7 @@ def _find_drift(
     yield Finding(
         "drift",
         thresholds.severity(share),
-        f"steps are {format_quantity(more - 1, 'ratio')} slower from step {step} on than before{why}"
-        f"{phrase_run(measured, run)}",
+        f"steps are {format_quantity(more - 1, 'ratio')} slower from step {step} on{why}{phrase_run(measured, run)}",
         PAUSE_ADVICE if pause else DRIFT_ADVICE,
         (
             Metric("before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"),
@@ -152,18 +151,15 @@ def _find_drift(
         (Place(step=step, stage=stage),),
         round(gain),
         share,
-        ("a run that was slower for a while for a reason outside looks the same",),
+        ("a temporary slowdown from outside looks the same",),
     )
 
 
 MIN_EXPLAINED_DRIFT_RATIO = 0.5
 """Minimum share of the rise that a longer host pause must cover to explain it."""
 
-DRIFT_ADVICE = (
-    "look at what changed there: clocks, temperature and power limit of the GPUs; other jobs; "
-    "sequences that grow; memory near its limit"
-)
-PAUSE_ADVICE = "find what the host does there: record with with_stack=True, or mark it with ranges (NVTX)"
+DRIFT_ADVICE = "check for changes at that step: clocks, temperature and power limit of the GPUs; other jobs; growing sequences; memory near its limit"
+PAUSE_ADVICE = "record the host's activity there: with_stack=True, or ranges (NVTX)"
 
 
 def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tuple[str, str | None]:
@@ -181,12 +177,12 @@ def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tup
     stage = stages[0] if stages else None
     if factors:
         return f": the same kernels take {max(factors):.2f} times as long", stage
-    return f", most of it in {stage}" if stage else "", stage
+    return f", mostly in {stage}" if stage else "", stage
 
 
 ANALYSIS = Analysis(
     id="drift",
-    title="Do steps become longer while they are recorded?",
+    title="Do steps get slower during the recording?",
     reads=(),
     rests_on=("arrivals", "collectives", "gpu_time", "segments", "slots"),
     rules=("drift",),

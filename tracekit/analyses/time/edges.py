@@ -41,14 +41,14 @@ STAGE_EDGES = Table(
         "next_stage": Column("category", "Stage that follows, as recorded."),
         "count": Column("int64", "How often in the step."),
         "edge_ns": Column("int64", "From the end of the stage to that op."),
-        "idle_ns": Column("int64", "Of it, nothing ran on the device."),
+        "idle_ns": Column("int64", "Part of it with an idle device."),
         "explained_ns": Column(
             "int64",
-            "Of the idle time: data loading, garbage collection, a silent host inside the next "
+            "Of the idle time: data loading, garbage collection, long host pauses inside the next "
             "stage, or the next op was launched already.",
         ),
         "inside_ns": Column("Int64", "Of the rest: inside the next stage."),
-        "after_sync_ns": Column("int64", "Of that: after a synchronising call returned."),
+        "after_sync_ns": Column("int64", "Of that: after a synchronizing call returned."),
         "host_ns": Column("int64", "Of idle less explained: host calls or ops were recorded."),
     },
 )
@@ -87,9 +87,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped(DAMAGED_REASON)
     rows = list_edge_rows(measured, thresholds.of("host-sync-stalls"))
     if not len(rows):
-        return ANALYSIS.skipped("no step of one process holds two stages")
+        return ANALYSIS.skipped("no step of one process contains two stages")
     without = [
-        Verdict(ANALYSIS.rules[0], "not applicable", "no step of one process holds two stages", run)
+        Verdict(ANALYSIS.rules[0], "not applicable", "no step of one process contains two stages", run)
         for run in sorted({*on_gpu.values("run")} - {*rows.values("run")})
     ]
     return ANALYSIS.answered(
@@ -111,10 +111,10 @@ def _make_stage_edge_table(measured: Measurements, rows: Frame) -> Sheet:
             next_canonical | before
             count | times | count | Per step.
             edge_ns | edge | ns | From the end of the one to the first device op of the other, per step and GPU.
-            idle_ns | GPU idle | ns | Of it, nothing ran.
+            idle_ns | GPU idle | ns | Idle part of it.
             host_ns | host busy | ns | Of the idle time: host ops or calls were recorded.
             unseen_ns | unknown host time | ns | Of the idle time: nothing of the host was recorded.
-            explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage, or launched already.
+            explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, long host pauses inside the stage, or launched already.
         """),
     )
     table = table.sort("idle_ns", "canonical", "next_canonical", descending=["idle_ns"])
@@ -147,9 +147,9 @@ def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thres
             Finding(
                 "stage-edge-idle",
                 thresholds.severity(ratio),
-                f"GPUs are idle {format_quantity(idle, 'ns')} per step between stages, most of it from {first['canonical']}"
+                f"GPUs are idle {format_quantity(idle, 'ns')} per step between stages, mostly from {first['canonical']}"
                 f" to {first['next_canonical']}{phrase_run(measured, run)}",
-                "prepare and dispatch the next stage's inputs while the GPU still works on this one",
+                "prepare and dispatch the next stage's inputs while the GPU still runs the current one",
                 (
                     make_evidence_metric("edge_idle_ns", round(idle), "idle at edges per step"),
                     make_evidence_metric(
@@ -165,7 +165,7 @@ def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thres
                 ),
                 round(idle),
                 ratio,
-                ("most of it is unknown host time: work of another process (dispatch, reward) is not in this trace",)
+                ("mostly unknown host time: this trace does not contain other processes (dispatch, reward)",)
                 if 2 * unseen > idle
                 else (),
             )

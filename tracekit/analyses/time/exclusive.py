@@ -72,7 +72,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     slots = list_undamaged_rows(measured, "slots").select(*_SLOT_COLUMNS)
     # The first row alone usually belongs to a unit's wall.
     if not (len(_select_slots_of_units(measured, slots.head(1))) or len(_select_slots_of_units(measured, slots))):
-        return ANALYSIS.skipped("every source is damaged: what is missing would look idle")
+        return ANALYSIS.skipped("every source is damaged: missing rows would look idle")
     return ANALYSIS.answered(sheets=lambda: _make_exclusive_tables(measured, slots))
 
 
@@ -150,12 +150,12 @@ def _make_exclusive_stage_table(measured: Measurements, rows: Frame) -> Sheet:
         "Exclusive time by stage and class",
         headings,
         table,
-        caption="Every instant counts once, for what took it; stages add up to the step. Rest of the step: what the "
-        "longest rank takes beyond the mean one, time of other roles, and time that was not recorded.",
+        caption="Every instant counts once, for the work that took it; stages add up to the step. Rest of the step: the excess of the "
+        "longest rank over the mean one, time of other roles, and unrecorded time.",
     )
 
 
-_OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
+_OUTSIDE, _REST, _STEP = "(outside any stage)", "(rest of the step)", "(the step)"
 
 
 def _make_exclusive_op_table(measured: Measurements, rows: Frame) -> Sheet:
@@ -182,12 +182,12 @@ def _make_exclusive_op_table(measured: Measurements, rows: Frame) -> Sheet:
             shown | op | text | Outermost and innermost op on the host; of device work the ops that launched it.
             each_ns | per step | ns | Exclusive time, mean over steps and ranks.
             share_ratio | of step | ratio | Of the mean step wall.
-            each_count | times | number | Per step and rank: launches, calls, or idle parts; hidden ones too.
+            each_count | times | number | Per step and rank: launches, calls, or idle parts; overlapped ones too.
         """),
         ),
         table,
         max_rows=SHOWN_ROWS,
-        caption="The largest first. Work that other work of a higher class hides takes no time here.",
+        caption="The largest first. Work that overlaps with work of a higher class takes no time here.",
     )
 
 
@@ -203,7 +203,7 @@ def _shorten_op_path(path: str) -> str:
 
 ANALYSIS = Analysis(
     id="exclusive",
-    title="What took the wall time, op by op?",
+    title="Which ops took the wall time?",
     reads=("host_ops", "device_ops", "syncs", "windows"),
     writes=("slots",),
     measure=measure,

@@ -39,7 +39,7 @@ GARBAGE = Table(
         "stage": STAGE,
         "count": Column("int64", "Collections that run in it."),
         "dur_ns": Column("int64", "Their time in it, overlaps counted once."),
-        "idle_ns": Column("Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."),
+        "idle_ns": Column("Int64", "Part of it with all devices idle; <NA> without a recorded device."),
         "max_ns": Column("int64", "The longest single collection."),
     },
 )
@@ -98,7 +98,7 @@ def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thres
         who = "GPUs wait" if has_gpu else "the host spends"
         doing = "while Python collects garbage" if has_gpu else "on garbage collection"
         waited = steps.mean(waited_ns)
-        others = f", {format_quantity(waited, 'ns')} of it for other ranks" if waited else ""
+        others = f", {format_quantity(waited, 'ns')} of this for other ranks" if waited else ""
         yield Finding(
             "garbage-collection",
             thresholds.severity(ratio),
@@ -141,7 +141,7 @@ def _make_collection_table(measured: Measurements, rows: Frame) -> Sheet:
             canonical | stage
             count | collections | count | Σ over processes.
             dur_ns | time | ns | Σ over processes; overlaps counted once in each.
-            idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
+            idle_ns | GPU idle | ns | Part of it with all GPUs of the process idle.
         """),
     )
     return make_sheet("garbage_collections", "Garbage collection", headings, pooled, max_rows=100)

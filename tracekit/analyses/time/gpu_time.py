@@ -76,7 +76,7 @@ GPU_TIME = Table(
         "exposed_memcpy_ns": Column("int64", "Copies running, neither compute nor collectives."),
         "exposed_memset_ns": Column("int64", "Fills running, nothing else."),
         "idle_ns": Column("int64", "Nothing running."),
-        "comm_ns": Column("int64", "Collectives running, hidden or not."),
+        "comm_ns": Column("int64", "Collectives running, overlapped or exposed."),
         "overlap_ns": Column("int64", "Collectives and compute both running."),
         "op_count": Column("int64", "Device ops that touch the window."),
     },
@@ -159,7 +159,7 @@ GPU_SHARE_HEADINGS = parse_headings("""
     exposed_memcpy_ratio | copies | ratio | Copies running, neither compute nor collectives, of the window.
     exposed_memset_ratio | fills | ratio | Fills running, nothing else, of the window.
     idle_ratio | idle | ratio | Nothing running, of the window.
-    overlap_ratio | comm hidden | ratio | Share of collective time with compute running; — without collectives.
+    overlap_ratio | overlap | ratio | Share of collective time with compute running; — without collectives.
 """)
 
 
@@ -170,7 +170,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = list_undamaged_rows(measured, "gpu_time")
     captures = rows.filter(rows.equals("window", "capture"))
     if not len(captures):
-        return ANALYSIS.skipped("every source with GPU activity is damaged: what is missing would look idle")
+        return ANALYSIS.skipped("every source with GPU activity is damaged: missing rows would look idle")
     idling = _find_idle_stages(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     unexplained = [window for window in idling if window.accounted < busy_ratio]
@@ -225,7 +225,7 @@ def _make_gpu_time_tables(measured: Measurements, captures: Frame) -> tuple[Shee
         "GPU time by stage",
         (*labels, *STAGE_HEADINGS, *GPU_SHARE_HEADINGS),
         sum_gpu_time_by_stage(measured),
-        caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
+        caption="GPU activity while the host was in the stage. Work launched late in a stage may run after it.",
     )
     return by_device, by_stage
 
@@ -325,7 +325,7 @@ def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thr
     unnamed = ""
     if other_rules:
         them = "it" if len(stages) == 1 else "them"
-        unnamed = f", and idle {format_quantity(left_ns / window_ns, 'ratio')} of {them} for reasons that no other finding names"
+        unnamed = f", and idle {format_quantity(left_ns / window_ns, 'ratio')} of {them} beyond other findings"
     holder = _explain_idle_stages(measured, [idle_stage.window for idle_stage in stages])
     named, _ = window.per_step(min(holder.named_ns, left_ns))
     return Finding(
@@ -337,7 +337,7 @@ def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thr
             make_evidence_metric("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
             make_evidence_metric("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
             *(
-                (make_evidence_metric("unexplained_ns", round(left), "of it in no other finding"),)
+                (make_evidence_metric("unexplained_ns", round(left), "idle beyond other findings"),)
                 if other_rules
                 else ()
             ),
@@ -347,8 +347,8 @@ def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thr
         round(left),
         ratio,
         (
-            "upper bound: not all idle time can be filled",
-            *((f"without the idle time per step that other findings count: {other_rules}",) if other_rules else ()),
+            "upper bound: some idle time always remains",
+            *((f"excludes idle time per step of other findings: {other_rules}",) if other_rules else ()),
         ),
         is_catch_all=not named,
     )
@@ -383,7 +383,7 @@ class IdleExplanation(NamedTuple):
 
 def _explain_idle_stages(measured: Measurements, windows_: list[StageWindow]) -> IdleExplanation:
     """Explain the idle time of these stages."""
-    advice = "look at what the host does meanwhile: synchronising calls, data loading, many short kernels"
+    advice = "check the host's activity meanwhile: synchronizing calls, data loading, many short kernels"
     if not measured.has("idle_blame", "idle_frames"):
         return IdleExplanation("", advice)
     window = windows_[0]
@@ -396,18 +396,18 @@ def _explain_idle_stages(measured: Measurements, windows_: list[StageWindow]) ->
     spent = _format_idle_of_wall(windows_, named_ns)
     if culprit.holder == "device":
         return IdleExplanation(
-            f": {spent} after a launch had returned {culprit.place}",
-            "see what its stream waited for: work of other streams, events, other processes on the GPU",
+            f": {spent}, {culprit.place.strip('()')}",
+            "find the cause of the wait: other streams, events, other processes on the GPU",
             named_ns,
         )
     if culprit.holder == "nothing":
         return IdleExplanation(
             f": {spent} with {culprit.place.strip('()')}",
-            "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
+            "record the host's activity: with_stack=True, ranges (NVTX), or CPU samples",
         )
     waiting = phrase_awaited_rank(measured, culprit, window.owner, window.canonical)
     return IdleExplanation(
-        f": {spent} in {culprit.place}{waiting}", f"make that shorter or do it ahead: {culprit.place}", named_ns
+        f": {spent} in {culprit.place}{waiting}", f"shorten it, or run it ahead of the step: {culprit.place}", named_ns
     )
 
 
@@ -415,7 +415,7 @@ def _format_idle_of_wall(windows_: list[StageWindow], idle_ns: int) -> str:
     """Format an idle time next to the length of these stages, both per step."""
     wall_ns = sum(float(window.gpu_time["window_ns"]) for window in windows_)
     per_step = windows_[0].per_step
-    return f"{format_quantity(per_step(idle_ns)[0], 'ns')} of {format_quantity(per_step(wall_ns)[0], 'ns')}"
+    return f"{format_quantity(per_step(idle_ns)[0], 'ns')} of {format_quantity(per_step(wall_ns)[0], 'ns')} idle"
 
 
 def _describe_idle_kinds(measured: Measurements, window: StageWindow, idle_ns: int) -> str:

@@ -50,7 +50,7 @@ from tracekit.process.idle_time.stalls import StallTime
 
 HOST_COUNTS = Table(
     "host_counts",
-    "what the host did in one step, or in all outermost stages of one name in a step",
+    "host activity in one step, or in all outermost stages of one name in a step",
     {
         **KEYS,
         "window": Column("category", "step | stage.", ("step", "stage")),
@@ -59,7 +59,7 @@ HOST_COUNTS = Table(
         "wall_ns": Column("int64", "Σ wall time of the windows."),
         "leaf_count": Column("int64", "Ops without an op inside them, on any thread."),
         "leaf_ns": Column("int64", "Σ their duration."),
-        "call_count": Column("int64", "Ops that no op encloses: what the program called."),
+        "call_count": Column("int64", "Outermost ops: direct calls of the program."),
         "call_p50_ns": Column("Float64", "Their median duration."),
         "short_ns": Column(
             "int64", "Σ duration of calls of less than 10 µs outside Optimizer.step, on the step thread."
@@ -73,7 +73,7 @@ HOST_COUNTS = Table(
         "launch_gap_ns": Column(
             "Int64", "Time devices wait for the launch of a single kernel or copy, Σ over devices."
         ),
-        "synced_gap_ns": Column("Int64", "Of it, what idle_ns and later_ns of sync_stalls count as well."),
+        "synced_gap_ns": Column("Int64", "Part of it that idle_ns and later_ns of sync_stalls also count."),
     },
 )
 
@@ -248,8 +248,8 @@ def _make_host_count_table(measured: Measurements, table: Frame) -> Sheet:
             gap_ratio | launch gaps | ratio | Time GPUs wait for the launch of one kernel, of the stage.
         """),
     )
-    caption = "Counted where they begin: a stage has what any thread starts during it."
-    return make_sheet("host_counts", "What the host runs and launches, by stage", headings, stages, caption=caption)
+    caption = "Counted where they begin: a stage includes work started by any thread during it."
+    return make_sheet("host_counts", "Host ops and launches by stage", headings, stages, caption=caption)
 
 
 def _list_launch_bound_abstentions(measured: Measurements, table: Frame) -> Iterator[Verdict]:
@@ -350,7 +350,7 @@ def _report_launch_gaps(
         "launch-bound",
         thresholds.severity(ratio),
         claim,
-        "launch less: CUDA graphs or torch.compile for the repeated part, fused ops, larger batches",
+        "launch fewer kernels: CUDA graphs or torch.compile for the repeated part, fused ops, larger batches",
         (
             Metric("kernels", kernels_each, "count", "lower", label="kernels per step"),
             make_evidence_metric(
@@ -367,7 +367,7 @@ def _report_launch_gaps(
         tuple(Place(role=row["role"], stage=row["canonical"]) for row in rows),
         round(gap),
         ratio,
-        ("upper bound: a profiler makes every launch longer than it is without one",),
+        ("upper bound: profiling makes every launch longer",),
     )
 
 
@@ -380,7 +380,7 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
         "launch-bound",
         thresholds.severity(ratio),
         f"a step runs {round(row['leaf_count'] / per):,} ops, half of its calls shorter than {format_quantity(row['call_p50_ns'], 'ns')}{run}",
-        "do more in one call: vectorise loops over scalars and small tensors, torch.compile, fused or foreach ops",
+        "make fewer calls: vectorize loops over scalars and small tensors, torch.compile, fused or foreach ops",
         (
             Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
             make_evidence_metric("median_call_ns", row["call_p50_ns"], "median call", better="neither"),
@@ -391,14 +391,14 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
         ratio,
         (
             "no GPU activity was recorded: ops are counted instead of kernels",
-            "upper bound: the time of all calls of less than 10 µs, which a profiler makes longer",
+            "upper bound: the time of all calls below 10 µs; profiling makes them longer",
         ),
     )
 
 
 ANALYSIS = Analysis(
     id="host",
-    title="In how many pieces does the host do its work?",
+    title="How many ops and launches does the host run?",
     bases={"launch-bound": "bound"},
     reads=("host_ops", "device_ranges"),
     writes=(HOST_COUNTS, "metrics"),

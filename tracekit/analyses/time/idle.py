@@ -89,7 +89,7 @@ IDLE = Table(
         "step": STEP,
         "stage": STAGE,
         "cause": _CAUSE,
-        "gap_count": Column("int64", "Gaps in the window that have a part of that cause."),
+        "gap_count": Column("int64", "Gaps in the window with a part of that cause."),
         "idle_ns": Column("int64", "Time of those parts inside the window."),
     },
 )
@@ -119,7 +119,7 @@ IDLE_HISTOGRAM = Table(
         **KEYS,
         "device": DEVICE,
         "cause": _CAUSE,
-        "low_ns": Column("int64", "Gaps of at least this length and less than twice of it."),
+        "low_ns": Column("int64", "Gaps of at least this length and below twice this length."),
         "gap_count": Column("int64", "Gaps whose largest part has that cause."),
         "idle_ns": Column("int64", "Time of that cause in all gaps of that length."),
     },
@@ -127,7 +127,7 @@ IDLE_HISTOGRAM = Table(
 
 IDLE_BLAME = Table(
     "idle_blame",
-    "idle time of one device in the windows of one name, by what held it back: over rows it is gpu_time.idle_ns",
+    "idle time of one device in the windows of one name, by call path: over rows it is gpu_time.idle_ns",
     {
         **KEYS,
         "device": DEVICE,
@@ -135,24 +135,24 @@ IDLE_BLAME = Table(
         "step": STEP,
         "stage": STAGE,
         "node": Column("int64", "Place in the tree; joins `idle_frames`."),
-        "gap_count": Column("int64", "Gaps in the window of which a part was spent there."),
+        "gap_count": Column("int64", "Gaps in the window with a part spent there."),
         "idle_ns": Column("int64", "Idle time spent there itself, inside the window."),
-        "holder": Column("category", "What that is; see `HOLDER_TITLES`.", HOLDERS),
+        "holder": Column("category", "Kind of that place; see `HOLDER_TITLES`.", HOLDERS),
     },
 )
 
 IDLE_FRAMES = Table(
     "idle_frames",
-    "a place where idle time was spent, or what encloses one, in the tree of its source",
+    "a place where idle time was spent, or one that encloses it, in the tree of its source",
     {
         **KEYS,
-        "node": Column("int64", "Number within the source and process; what encloses others comes first."),
+        "node": Column("int64", "Number within the source and process; enclosing places first."),
         "parent": Column("int64", "The place that encloses it; -1 at the top."),
         "frame": Column(
             "category",
             "Name as recorded, without addresses and numbers of instances; `(other)` for many small places together.",
         ),
-        "holder": Column("category", "What it is.", HOLDERS),
+        "holder": Column("category", "Its kind.", HOLDERS),
     },
 )
 
@@ -266,7 +266,7 @@ def _make_idle_cause_table(measured: Measurements, shares: Frame) -> Sheet:
     )
     return make_sheet(
         "idle_causes",
-        "Idle GPU time by cause",
+        "GPU idle time by cause",
         (
             *make_label_headings(measured),
             *parse_headings("""
@@ -277,8 +277,7 @@ def _make_idle_cause_table(measured: Measurements, shares: Frame) -> Sheet:
             *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in causes),
         ),
         table,
-        caption="Why nothing ran: until the next op is launched the GPU waits for the host, by what the host did; "
-        "from then on for its stream.",
+        caption="Cause of idle time: until the next op is launched the GPU waits for the host, split by host activity; from then on for its stream.",
     )
 
 
@@ -292,7 +291,7 @@ def _list_host_wait_metrics(shares: Frame) -> tuple[Metric, ...]:
         make_evidence_metric(
             "launch_unknown_ratio",
             divide_or_none(int(rows["unknown"].sum()), window),
-            "idle before an op of unknown launch",
+            "idle before an op with unknown launch",
             better="neither",
         ),
     )
@@ -318,7 +317,7 @@ def _make_idle_gap_table(measured: Measurements) -> Sheet:
             at_ns | at | ns | Since the start of the file's activity.
             dur_ns | idle | ns
             why | mostly
-            host | host in | text | What the launching thread was in halfway through the wait.
+            host | host in | text | Activity of the launching thread halfway through the wait.
             before | after | text | Device op that ended.
             after | before | text | Device op that began.
         """),
@@ -344,7 +343,7 @@ def _draw_idle_causes(measured: Measurements) -> Chart:
     names = tuple(join_phrase(window.role, window.name) for window in drawn_windows)
     return Chart(
         "idle-causes",
-        "Idle GPU time per step, by cause",
+        "GPU idle time per step, by cause",
         "bars",
         marks,
         tuple(CAUSE_TITLES[cause][0] for cause in series),
@@ -366,7 +365,7 @@ def _draw_gap_lengths(measured: Measurements) -> Chart:
     )
     return Chart(
         "idle-gaps",
-        "Idle GPU time by length of gap",
+        "GPU idle time by length of gap",
         "histogram",
         marks,
         tuple(CAUSE_TITLES[cause][0] for cause in series),
@@ -384,7 +383,7 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
         waited = steps.mean(sum_waits_for_pauses(measured, owner, lost))
         ratio = divide_or_none(total + waited, steps.step_ns)
         gaps = _select_pause_gaps(measured, owner, lost)
-        others = f", and {format_quantity(waited, 'ns')} for ranks that pause longer" if waited else ""
+        others = f", and {format_quantity(waited, 'ns')} for ranks with longer pauses" if waited else ""
         outside = ", outside any stage" if is_mostly_outside_stages(lost) else ""
         what, advice, caveats = describe_host_pauses(measured, owner, lost)
         findings.append(
@@ -428,7 +427,7 @@ def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPaus
 
 def _list_pause_evidence(lost: HostPauses, waited: float, steps: ExistingSteps) -> Iterator[Metric]:
     """List the parts of the pauses of one run and role, and the waits for other ranks that pause, in ns per step."""
-    yield make_evidence_metric("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
+    yield make_evidence_metric("silent_ns", round(steps.mean(lost.silent_ns)), "no host activity, per step")
     if lost.code_ns:
         yield make_evidence_metric("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
     if lost.short_ns:
@@ -436,7 +435,7 @@ def _list_pause_evidence(lost: HostPauses, waited: float, steps: ExistingSteps) 
     if lost.outside_ns:
         yield make_evidence_metric("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
     if waited:
-        yield make_evidence_metric("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
+        yield make_evidence_metric("waited_ns", round(waited), "waiting for ranks with longer pauses, per step")
 
 
 def _select_pause_gaps(measured: Measurements, owner: Owner, lost: HostPauses) -> Frame:
@@ -474,7 +473,7 @@ def _list_host_silence_abstentions(measured: Measurements) -> list[Verdict]:
     reasons = {
         run: "no host activity was recorded"
         if not count
-        else "no stage and no counted step is annotated: a host may be silent by design"
+        else "no stage and no counted step is annotated: a host may pause by design"
         for run, count in zip(hosts.values("run"), hosts.values("count"), strict=True)
         if not count or run not in framed
     }

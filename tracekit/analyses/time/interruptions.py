@@ -53,7 +53,7 @@ INTERRUPTIONS = Table(
         "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
         "count": Column("int64", "Calls, those within another of their kind not counted."),
         "dur_ns": Column("int64", "Their time, overlaps counted once: adds up over names and places."),
-        "idle_ns": Column("Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."),
+        "idle_ns": Column("Int64", "Part of it with all devices idle; <NA> without a recorded device."),
     },
 )
 
@@ -164,14 +164,14 @@ def _report_allocator_calls(
     late, severity = steady_interruption.rows, thresholds.severity(steady_interruption.lost_ratio)
     unstaged = late.is_missing("canonical")
     designed = late.is_in("canonical", BY_DESIGN) | (unstaged & ~unstaged.all())
-    caveats = ["memory that is really needed anew, such as for longer sequences, must be asked for"]
+    caveats = ["some memory may be needed: longer sequences need a new allocation"]
     if late["dur_ns"][designed].sum() * 2 > late["dur_ns"].sum():
         severity = "info" if severity == "info" else "low"
-        caveats.insert(0, "most of it is around the rollout, where frameworks empty the cache on purpose")
+        caveats.insert(0, "mostly around the rollout, where frameworks empty the cache on purpose")
     return Finding(
         "allocator-calls",
         severity,
-        f"steady steps ask the driver for memory {steady_interruption.calls:,.1f} times each"
+        f"steady steps call the driver for memory {steady_interruption.calls:,.1f} times per step"
         + phrase_run(measured, late.values("run")[0]),
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
@@ -195,12 +195,12 @@ def _report_recompilation(
         thresholds.severity(steady_interruption.lost_ratio),
         f"code is still compiled or loaded in {_count_interrupted_steps(steady_interruption)}"
         + phrase_run(measured, steady_interruption.rows.values("run")[0]),
-        "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
+        "find the changing shape or guard (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
         (calls, make_evidence_metric("dur_ns", round(steady_interruption.dur_ns), "time per step")),
         _locate_interruptions(steady_interruption.rows),
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
-        ("a step number says which steps are the first: a resumed run compiles anew",),
+        ("first steps are known by their number: a resumed run compiles again",),
     )
 
 
@@ -219,7 +219,7 @@ def _report_graph_capture(
         _locate_interruptions(steady_interruption.rows),
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
-        ("an engine that gives its memory back between steps may have to capture anew",),
+        ("an engine that frees its memory between steps may have to capture again",),
     )
 
 

@@ -109,7 +109,9 @@ def _make_launch_delay_table(measured: Measurements) -> Sheet:
             negative_count | before return | count | Ops that began before the call had returned.
         """),
     )
-    caption = "A long delay is no loss: the GPU is busy with earlier work. Delays of microseconds say that it runs dry."
+    caption = (
+        "A long delay costs nothing: the GPU is busy with earlier work. Delays of microseconds show that it runs dry."
+    )
     return make_sheet("launch_delays", "From launch to start", headings, table, caption=caption)
 
 

@@ -107,13 +107,13 @@ def _list_repeat_caveats(measured: Measurements) -> Iterator[str]:
     step = _get_step_time_samples(measured)
     _, _, omitted = measured.derived(select_steady_samples)
     if step is not None and len(step.runs) > 1:
-        yield "runs are taken for repeats of one and the same setting"
+        yield "runs are treated as repeats of the same setting"
     if omitted:
         yield f"{omitted:,} stages that take less time are left out"
     yield from _list_unmeasured_metrics(measured)
 
 
-NOT_REPEATED = "a single step counts: nothing was repeated"
+NOT_REPEATED = "only one counted step: nothing was repeated"
 
 
 def _has_one_step_only(measured: Measurements) -> bool:
@@ -230,13 +230,13 @@ def _make_estimate_table(name: str, title: str, rows: Frame, unit: Unit, *, firs
             steps | steps | count | That count, of all runs.
         """),
         Heading("mean", "mean", unit, "Mean over runs of their means."),
-        Heading("sd", "sd", unit, "Of the means of runs; of steps where there is one run."),
+        Heading("sd", "sd", unit, "Of the means of runs; of steps with a single run."),
         Heading("spread", "sd / mean", "ratio"),
         Heading("least", "min", unit, "Of single steps."),
         Heading("most", "max", unit, "Of single steps."),
-        Heading("low", "from", unit, "Lower end of the 95 % interval of the mean, 0 at least."),
-        Heading("high", "to", unit, "Upper end of the 95 % interval of the mean."),
-        Heading("covers", "interval covers"),
+        Heading("low", "95 % CI low", unit, "Lower end of the 95 % confidence interval of the mean, 0 at least."),
+        Heading("high", "95 % CI high", unit, "Upper end of the 95 % confidence interval of the mean."),
+        Heading("covers", "CI covers"),
     )
     return make_sheet(name, title, headings, rows, max_rows=MAX_ROWS)
 
@@ -249,9 +249,9 @@ def _make_left_out_step_table(left_out: LeftOutSteps) -> Sheet:
         run | run
         step | step | id
         part | capture
-        reason | left out because it is
+        reason | reason
     """)
-    return make_sheet("repeats-left-out", "Steps that do not count", headings, table, max_rows=MAX_ROWS)
+    return make_sheet("repeats-left-out", "Steps left out", headings, table, max_rows=MAX_ROWS)
 
 
 def _list_mean_step_metrics(step: MetricSamples | None) -> Iterator[Metric]:
@@ -259,7 +259,7 @@ def _list_mean_step_metrics(step: MetricSamples | None) -> Iterator[Metric]:
     estimate = None if step is None else _estimate_metric(step)
     if estimate is None:
         return
-    covers = f"95 % interval, {estimate.label}"
+    covers = f"95 % CI, {estimate.label}"
     yield Metric(
         "mean_step",
         estimate.mean,
@@ -267,7 +267,7 @@ def _list_mean_step_metrics(step: MetricSamples | None) -> Iterator[Metric]:
         "lower",
         _clip_interval_low(estimate),
         estimate.high,
-        "mean step that counts",
+        "mean counted step",
         covers,
     )
     if estimate.sd is not None and estimate.mean:

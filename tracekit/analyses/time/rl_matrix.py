@@ -53,7 +53,7 @@ MAX_COLUMNS = 6
 MAX_SERIES = 12
 """Maximum number of stages in the chart."""
 
-RESIDUAL = "(in no stage)"
+RESIDUAL = "(outside any stage)"
 
 
 def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -64,7 +64,7 @@ def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Report stages by role, step and rank with the state of every cell, and the residual outside any stage; judge R43."""
     if not len(list_stage_ranges(measured)) and not map_run_driver_logs(measured):
-        return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
+        return ANALYSIS.skipped("no stage is annotated and no driver log was given")
     return ANALYSIS.answered(
         metrics=lambda: _list_matrix_metrics(list_stage_cells(measured), list_units_with_cells(measured)),
         sheets=lambda: select_filled_sheets(*_make_rl_matrix_tables(measured)),
@@ -93,7 +93,7 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
             thresholds.severity(stage.share) if is_known else "info",
             f"{_name_periodic_stage(measured, stage)} takes {format_quantity(stage.wall_ns, 'ns')} {stage.how_often}: "
             f"{format_quantity(stage.share, 'ratio')} of the time{phrase_run(measured, stage.run)}",
-            CHORE_ADVICE.get(stage.canonical, "run it less often, or beside training"),
+            CHORE_ADVICE.get(stage.canonical, "run it less often, or in parallel with training"),
             (
                 make_evidence_metric("stage_ns", round(stage.wall_ns), "each time, on the longest rank"),
                 make_evidence_metric("step_count", stage.present, "steps with it", better="neither"),
@@ -248,7 +248,7 @@ def _describe_cell_states(cells: Frame) -> str:
         if counts[state]:
             states.append(word if counts[state] == len(cells) else f"{counts[state]} of {len(cells)} {word}")
     is_validation = cells.equals("canonical", VALIDATION).all()
-    return "; ".join(states) + (" (validation, no part of a training step)" if is_validation else "")
+    return "; ".join(states) + (" (validation, not part of a training step)" if is_validation else "")
 
 
 def _describe_residual_state(walls: Frame) -> str:
@@ -370,24 +370,24 @@ def _make_missing_stage_table(measured: Measurements) -> Sheet:
         """),
     )
     rows = rows.sort("at", "logged_ns", descending=["logged_ns"])
-    return make_sheet("not_measured", "Stages that the traces do not hold", headings, rows)
+    return make_sheet("not_measured", "Stages missing from the traces", headings, rows)
 
 
 def _explain_missing_cell(state: str, stage: str, *, is_known: bool) -> str:
     """Explain why no trace has a cell; `is_known` is whether other cells of the stage were measured."""
     if state == "log":
         if is_known:
-            return "the driver timed it; no capture of that role and step holds it"
+            return "the driver timed it; no capture of that role and step contains it"
         return "the driver timed it; the processes that ran it were not captured, or not annotated"
     if state == "missing":
-        return "other steps hold it; it may have been skipped or not captured: no log tells"
+        return "other steps contain it; it may have been skipped or not captured: there is no log"
     return {
-        "old_log_prob": "the driver timed none: log-probs of the rollout are used (bypass), or of the update",
-        "ref": "the driver timed none: no reference policy, or the actor's own pass serves as reference",
-        "values": "the driver timed none: no critic (GRPO and its like)",
-        "update_critic": "the driver timed none: no critic (GRPO and its like)",
-        "update_weights": "the driver timed none: rollout and training share their weights, or it is not timed",
-    }.get(stage, "the driver timed none in this step: it did not run")
+        "old_log_prob": "not timed by the driver: log-probs of the rollout are used (bypass), or of the update",
+        "ref": "not timed by the driver: no reference policy, or the actor's own pass serves as reference",
+        "values": "not timed by the driver: no critic (GRPO and similar)",
+        "update_critic": "not timed by the driver: no critic (GRPO and similar)",
+        "update_weights": "not timed by the driver: rollout and training share their weights, or there is no timer",
+    }.get(stage, "not timed by the driver in this step: it did not run")
 
 
 def _list_matrix_metrics(cells: Frame, walls: Frame) -> list[Metric]:
@@ -404,7 +404,9 @@ def _list_matrix_metrics(cells: Frame, walls: Frame) -> list[Metric]:
         low = high = None
         if len(rest_ns) > 1:
             low, high = float(rest_ns.min()), float(rest_ns.max())
-        metrics.append(Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"))
+        metrics.append(
+            Metric("residual", float(rest_ns.mean()), "ns", "lower", low, high, "outside any stage, per step")
+        )
     return metrics
 
 
@@ -413,27 +415,27 @@ def _list_matrix_caveats(measured: Measurements) -> list[str]:
     walls, known_logs = list_units_with_cells(measured), map_run_driver_logs(measured)
     caveats = []
     if not known_logs:
-        caveats.append("no driver's log was given: a stage that no trace holds may have run elsewhere, or not at all")
+        caveats.append("no driver log was given: a stage missing from the traces may have run elsewhere, or not at all")
     for run, log in known_logs.items():
         of_run = walls.filter(walls.equals("run", run))
         if len(of_run) and not find_logged_steps(of_run, log):
             caveats.append(
-                f"the traces do not say which steps of {log.source} they are: medians of the log stand for each{phrase_run(measured, run)}"
+                f"the traces do not identify their steps in {log.source}: medians of the log are used for each{phrase_run(measured, run)}"
             )
     sources = set(measured.frame("logged").distinct("source").values("source"))
     unused = sources - {log.source for log in known_logs.values()} - {None}
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
     if walls.equals("origin", "stage").any():
-        caveats.append("some steps were captured stage by stage: the time between their stages is not known")
+        caveats.append("some steps were captured stage by stage: the time between their stages is unknown")
     if list_stage_cells(measured).equals("canonical", VALIDATION).any():
-        caveats.append(f"{VALIDATION} is validation: it lies in the capture but is no part of a training step")
+        caveats.append(f"{VALIDATION} is validation: it is in the capture but not part of a training step")
     return caveats
 
 
 ANALYSIS = Analysis(
     id="rl-matrix",
-    title="Which role and stage costs the step, on which rank?",
+    title="Which role, stage and rank takes the step's time?",
     reads=("host_ops",),
     rests_on=("logged",),
     rules=("periodic-stage",),

@@ -62,7 +62,7 @@ WAIT, SKEW = "wait", "skew"
 
 START_UP = Table(
     "start_up",
-    "the first calls of one name and kind in one place, and what was in progress when the recording began",
+    "the first calls of one name and kind in one place, and calls in progress when the recording began",
     {
         **KEYS,
         "window": Column(
@@ -72,17 +72,17 @@ START_UP = Table(
         ),
         "kind": Column(
             "category",
-            "context | code | library | compile | graph | memory | other: what a call does; program: no call yet; wait: a call for work launched before the"
+            "context | code | library | compile | graph | memory | other: kind of the call; program: no call yet; wait: a call for work launched before the"
             " recording; skew: a collective for a rank whose recording had not begun.",
             (*KINDS, WAIT, SKEW),
         ),
         **PLACE,
         "stage": STAGE,
         "name": Column("category", "Name as recorded; `no calls` of kind program; `(others)` beyond a cap."),
-        "is_rare": Column("bool", "Known for its length or place, not for its name alone."),
+        "is_rare": Column("bool", "Known by its length or place, not by its name alone."),
         "count": Column("int64", "Calls."),
         "dur_ns": Column("int64", "Their time, overlaps counted once."),
-        "idle_ns": Column("Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."),
+        "idle_ns": Column("Int64", "Part of it with all devices idle; <NA> without a recorded device."),
         "usual_ns": Column("Int64", "Median of the other calls of the name; <NA> for a lone call, or where unused."),
     },
 )
@@ -100,7 +100,7 @@ START_UP_GPU = Table(
         "exposed_memcpy_ns": Column("int64", "Copies running, neither compute nor collectives."),
         "exposed_memset_ns": Column("int64", "Fills running, nothing else."),
         "idle_ns": Column("int64", "Nothing running."),
-        "comm_ns": Column("int64", "Collectives running, hidden or not."),
+        "comm_ns": Column("int64", "Collectives running, overlapped or exposed."),
         "overlap_ns": Column("int64", "Collectives and compute both running."),
         "op_count": Column("int64", "Device ops that touch the window."),
     },
@@ -295,7 +295,7 @@ def _find_start_up_before_work(measured: Measurements, rows: Frame, thresholds: 
 
 def _caveat_time_after_start_up(after_ns: int) -> str:
     """State as a caveat that other findings leave out start-up and do not count it in their shares."""
-    return f"all other findings and their shares cover only the {format_quantity(after_ns, 'ns')} after start-up"
+    return f"all other findings and their shares only cover the {format_quantity(after_ns, 'ns')} after start-up"
 
 
 def _select_prefix_calls(rows: Frame, prefix: RunStartUp, kinds: Sequence[str]) -> Frame:
@@ -314,9 +314,8 @@ def _find_wait_in_progress(measured: Measurements, rows: Frame) -> Iterator[Find
         yield Finding(
             "start-up",
             "info",
-            f"the first {format_quantity(wait_ns, 'ns')} of {format_quantity(prefix.whole_ns, 'ns')} are a {name} that was in progress when the recording"
-            f" began: it waits for work launched earlier{phrase_run(measured, prefix.run)}",
-            "ignore that time; to see what the call waits for, start recording a step earlier",
+            f"the first {format_quantity(wait_ns, 'ns')} of {format_quantity(prefix.whole_ns, 'ns')} are a {name} in progress when the recording began: it waits for earlier work{phrase_run(measured, prefix.run)}",
+            "ignore that time; start recording a step earlier to see the cause of the wait",
             (make_evidence_metric("wait_ns", wait_ns, "in the call"),),
             _locate_start_up_calls(waits),
             None,
@@ -350,7 +349,7 @@ def _find_start_skew(measured: Measurements, rows: Frame) -> Iterator[Finding]:
             tuple(Place(rank=rank, name=name) for rank in late[:3]),
             None,
             None,
-            ("no number in this report includes that call",),
+            ("this report excludes that call",),
         )
 
 
@@ -411,7 +410,7 @@ def _find_start_up_in_warm_up(measured: Measurements, rows: Frame, thresholds: T
             tuple(replace(place, step=steps[0]) for place in places),
             None,
             None,
-            ("no number in this report includes these steps",),
+            ("this report excludes these steps",),
         )
 
 
@@ -436,7 +435,7 @@ def _find_start_up_outside_steps(measured: Measurements, rows: Frame, thresholds
             _locate_start_up_calls(of_run),
             None,
             None,
-            ("no number in this report includes that time",),
+            ("this report excludes that time",),
         )
 
 
@@ -461,7 +460,7 @@ def _make_start_up_table(measured: Measurements, rows: Frame) -> Sheet:
             canonical | stage
             count | calls | count
             dur_ns | time | ns | Σ over processes; overlaps counted once in each.
-            idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
+            idle_ns | GPU idle | ns | Part of it with all GPUs of the process idle.
         """),
     )
     return make_sheet("start_up", "First calls", headings, pooled, max_rows=100)

@@ -61,22 +61,20 @@ STEPS = Table(
         "occurrence": OCCURRENCE,
         "origin": Column(
             "category",
-            "profiler (ProfilerStep) | range (the program's own `step n`) | of what repeats where no mark divides "
-            "the source: iteration (of an engine), repeat (an annotated range), graph (launches of one) | "
-            "file (the source is the step) | stage (it is one stage of it).",
+            "profiler (ProfilerStep) | range (the program's own `step n`) | without step marks, a repetition: iteration (of an engine), repeat (an annotated range), graph (launches of one) | file (the source is the step) | stage (it is one stage of it).",
             STEP_ORIGINS,
         ),
-        "name": Column("category", "What repeats, where that alone divides the source; with # for numbers."),
+        "name": Column("category", "Name of the repetition, without step marks; with # for numbers."),
         "ts_ns": TS,
         "dur_ns": Column(
             "int64",
             "Wall time on the host, ns; where the host runs ahead in most steps, until its device work is done.",
         ),
         "start_up_ns": Column(
-            "int64", "Start-up before it, in a recording that no mark divides: recorded, and no part of it."
+            "int64", "Start-up before it, in a recording without step marks: recorded, but not part of it."
         ),
         "skew_ns": Column(
-            "int64", "Before that, a collective waited for a rank whose recording had not begun; no part of it."
+            "int64", "Before that, a collective waited for a rank that had not started recording; not part of it."
         ),
         **WORK,
         "work_end_ns": Column("Int64", "When the last of these device ops ended; <NA> without any."),
@@ -90,7 +88,7 @@ STAGES = Table(
         **KEYS,
         "step": STEP,
         "stage": STAGE,
-        "parent": Column("category", "Enclosing range, where there is one."),
+        "parent": Column("category", "Enclosing range, if any."),
         "occurrence": OCCURRENCE,
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time on the host, ns."),
@@ -108,7 +106,7 @@ RECURRENCES = Table(
         "device": DEVICE,
         "position": Column("int64", "Which in order, from 0."),
         "ts_ns": TS,
-        "dur_ns": Column("int64", "From its start to the start of what follows, ns."),
+        "dur_ns": Column("int64", "From its start to the start of the next one, ns."),
         "count": Column("int64", "Recurrences in that time: beyond 200 rows several are one."),
     },
 )
@@ -191,8 +189,7 @@ def _caveat_nsys_step_numbers(measured: Measurements) -> Iterator[str]:
         )
     if not ranges.is_missing("step").all():
         yield (
-            "the number in the name of a report counts the captures of its process: its training steps are "
-            "told by the ranges `step n` in it"
+            "the number in the name of a report counts the captures of its process: the ranges `step n` in it identify its training steps"
         )
 
 
@@ -220,11 +217,11 @@ def _make_step_wall_table(measured: Measurements, walls: Frame, left_out: Sequen
         *((Heading("part", "capture"),) if not step_rows.is_missing("part").all() else ()),
         *parse_headings("""
             wall_ns | wall | ns | Longest rank; see 'from'.
-            unattributed_ns | unattributed | ns | Of the wall, covered by no stage; — where no stage is annotated.
+            unattributed_ns | unattributed | ns | Part of the wall outside any stage; — without annotated stages.
             ranks | ranks | count
             origin | from
         """),
-        *((Heading("left_out", "left out because it is"),) if left_out else ()),
+        *((Heading("left_out", "reason"),) if left_out else ()),
     )
     return make_sheet("steps", "Steps", headings, step_rows)
 
@@ -359,7 +356,7 @@ VARIANCE_ADVICE = (
     "(recompilation, garbage collection, longer sequences)"
 )
 PAUSE_ADVICE = (
-    "find what the host does there: record with with_stack=True; look for recompilation (TORCH_LOGS=recompiles), "
+    "record the host's activity there with with_stack=True; look for recompilation (TORCH_LOGS=recompiles), "
     "garbage collection (gc.freeze), checkpoints and logging"
 )
 

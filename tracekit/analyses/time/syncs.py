@@ -33,29 +33,28 @@ from tracekit.process.steps.windows import find_steps_and_stages
 
 SYNC_STALLS = Table(
     "sync_stalls",
-    "synchronising calls of one kind in the windows of one name, and the idle time that follows them",
+    "synchronizing calls of one kind in the windows of one name, and the idle time that follows them",
     {
         **KEYS,
         "device": DEVICE,
         "window": WINDOW,
         "step": STEP,
         "stage": STAGE,
-        "call": Column("category", "Synchronising call, the last one in its op; <NA> for the kinds beyond the cap."),
-        "op": Column("category", "Outermost op around it, where there is one."),
+        "call": Column("category", "Synchronizing call, the last one in its op; <NA> for the kinds beyond the cap."),
+        "op": Column("category", "Outermost op around it, if any."),
         "place": Column(
             "category",
-            "Innermost function of the program around it, else the innermost range that is no step or stage; "
-            "<NA> where neither is recorded.",
+            "Innermost function of the program around it, otherwise the innermost range other than a step or stage; <NA> where neither is recorded.",
         ),
         "count": Column("int64", "How often; all calls of one innermost op are one."),
         "call_ns": Column("int64", "Σ duration of the calls."),
-        "stall_count": Column("int64", "Of these, how often the device was idle when a call returned."),
+        "stall_count": Column("int64", "Calls that returned to an idle device."),
         "idle_ns": Column(
-            "int64", "Idle time from their return to the next device op, neither data loading nor silence."
+            "int64", "Idle time from their return to the next device op, without data loading and long host pauses."
         ),
         "later_ns": Column(
             "int64",
-            "Further on, what the device waits for the host until that is ahead again; at most what it lost in the calls.",
+            "Later waits of the device for the host, until the host is ahead again; at most the time lost in the calls.",
         ),
     },
 )
@@ -122,7 +121,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = list_rows_of_windows(measured, "sync_stalls")
     unseen = tuple(_list_runs_without_host_ops(measured))
     if not len(rows):
-        reason = "no synchronising call was recorded in a step or stage"
+        reason = "no synchronizing call was recorded in a step or stage"
         return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
     sync_windows = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
     return ANALYSIS.answered(
@@ -150,7 +149,7 @@ def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
     table = table.sort("idle_ns", "call_ns", "op", "call", descending=["idle_ns", "call_ns"])
     return make_sheet(
         "sync_calls",
-        "Synchronising calls",
+        "Synchronizing calls",
         (
             *make_label_headings(measured),
             *parse_headings("""
@@ -160,13 +159,13 @@ def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
             count | calls | count | Per step and GPU; a copy and the wait for it in one op count once.
             stall_count | to an idle GPU | count | Calls that returned to an idle GPU, per step and GPU.
             idle_ns | idle after | ns | Idle from the return to the next device op, per step and GPU.
-            later_ns | idle later | ns | What the GPU waits for the host further on, until that is ahead again, per step and GPU.
+            later_ns | idle later | ns | Later waits of the GPU for the host, until the host is ahead again, per step and GPU.
             call_ns | time in calls | ns | Σ duration, per step and GPU: mostly the GPU's own work.
         """),
         ),
         table,
         max_rows=100,
-        caption="The time in a call is no loss: the GPU works meanwhile. The idle time after it is.",
+        caption="A call costs nothing while the GPU works; the idle time after it does.",
     )
 
 
@@ -185,9 +184,9 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Th
     return Finding(
         "host-sync-stalls",
         thresholds.severity(ratio),
-        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {format_quantity(share, 'ratio')} of {window.name}"
+        f"{stalls_per_step:,.0f} synchronizing calls per step leave GPUs idle for {format_quantity(share, 'ratio')} of {window.name}"
         + (f", most in {place}" if place else ""),
-        f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
+        f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step instead of per micro-batch",
         (
             make_evidence_metric("sync_count", window.steps.mean(sync_window.count), "calls per step and GPU"),
             make_evidence_metric("stall_count", stalls_per_step, "to an idle GPU"),
@@ -201,7 +200,7 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Th
         ),
         round(lost),
         ratio,
-        ("upper bound: the host's work before the next launch may take its time anyway",),
+        ("upper bound: the host's work before the next launch may be needed anyway",),
     )
 
 
@@ -222,7 +221,7 @@ ANALYSIS = Analysis(
     rules=("host-sync-stalls",),
     thresholds={
         "host-sync-stalls": {
-            # Idle time after synchronising calls, until the next device op, as a share of a stage (of the step where there is none),
+            # Idle time after synchronizing calls, until the next device op, as a share of a stage (of the step where there is none),
             "stage_ratio": 0.03,
             # with at least this many calls per step in it that return to an idle device.
             "syncs_per_step": 20,

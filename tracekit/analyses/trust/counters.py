@@ -34,7 +34,7 @@ COUNTER_LEVELS = Table(
         "name": NAME,
         "sample_count": Column("int64", "Samples taken in it."),
         "sum": Column("Float64", "Their sum, in the counter's own unit."),
-        "max": Column("Float64", "The highest of them."),
+        "max": Column("Float64", "The highest sample."),
         "zero_count": Column("int64", "Samples that are 0."),
     },
 )
@@ -260,7 +260,7 @@ def _draw_counter_curves(measured: Measurements) -> Iterator[Chart]:
             tuple(_label_counter_line(line, several=several) for line in lines[:CHART_SERIES]),
             unit="",
             caption="Mean of each stretch of time, in the counter's own unit."
-            + ("" if one_clock else " Clocks cannot be compared: every line begins at its own zero."),
+            + ("" if one_clock else " Clocks cannot be compared: every line starts at its own zero."),
             omitted=sum(len(line) for line in lines[CHART_SERIES:]),
         )
 
@@ -274,7 +274,7 @@ def _label_counter_line(line: Frame, *, several: bool) -> str:
 
 ANALYSIS = Analysis(
     id="counters",
-    title="What did the GPUs' own counters say?",
+    title="What did the GPU hardware counters measure?",
     reads=("counters", "host_ops"),
     writes=(COUNTER_LEVELS, COUNTER_CURVE, "metrics"),
     metrics=("sm_active", "tensor_active"),

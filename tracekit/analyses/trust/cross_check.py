@@ -40,7 +40,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         ]
     )
     if not len(compared):
-        return ANALYSIS.skipped(f"{tools[0]} answers; {tools[1]} saw the same ranks, but no step under the same number")
+        return ANALYSIS.skipped(
+            f"results are from {tools[0]}; {tools[1]} recorded the same ranks, but no step with the same number"
+        )
     headings = (
         *make_run_heading(measured),
         Heading("what", "what"),
@@ -53,11 +55,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     )
     differences = compared.number("difference_ratio")[compared.equals("what", "step")]
     differs = bool((abs(differences) > MAX_TOOL_DIFFERENCE_RATIO).any())
-    caveat = f"the tools differ by more than {format_quantity(MAX_TOOL_DIFFERENCE_RATIO, 'ratio')} on the step: each slows a run in its own way, so compare shares, and walls of one tool only"
+    caveat = f"the tools differ by more than {format_quantity(MAX_TOOL_DIFFERENCE_RATIO, 'ratio')} on the step: each slows a run differently. Compare shares, and wall times of one tool only"
     label = f"step, {tools[1]} against {tools[0]}"
     return ANALYSIS.answered(
         metrics=[Metric("step_difference", ratio, "ratio", "neither", label=label) for ratio in differences.tolist()],
-        sheets=lambda: (make_sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, compared),),
+        sheets=lambda: (make_sheet("tools", f"{tools[0]}, checked by {tools[1]}", headings, compared),),
         caveats=(caveat,) if differs else (),
     )
 

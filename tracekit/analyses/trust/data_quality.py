@@ -49,11 +49,11 @@ CAPTURES = Table(
 
 RECORDINGS = Table(
     "recordings",
-    "one thing counted to tell what kind of recording one process in one source is",
+    "one count behind the recording kind of one process in one source",
     {
         **KEYS,
         "kind": Column("category", "Kind of recording."),
-        "name": Column("category", "What was counted: rows, launches, kernels, unread rows, devices …"),
+        "name": Column("category", "Subject of the count: rows, launches, kernels, unread rows, devices …"),
         "label": Column("category", "Which category, device or operator, where several are counted."),
         "count": Column("int64", "How many; ns or bytes where the name ends so."),
     },
@@ -252,7 +252,7 @@ def _make_diagnosis_table(measured: Measurements, captures: Frame) -> Sheet:
         remedy | to do
     """)
     table = from_rows([heading.name for heading in headings], problems)
-    return make_sheet("diagnoses", "What went wrong in the capture", headings, table)
+    return make_sheet("diagnoses", "Problems of the capture", headings, table)
 
 
 def _list_diagnosed_captures(measured: Measurements, captures: Frame) -> list[Capture]:
@@ -304,7 +304,7 @@ def _find_profiling_artefacts(measured: Measurements, captures: Frame, threshold
     mixed = [source for source in without_gpu.values("source") if kind_of.get(source) not in WITHOUT_GPU_BY_DESIGN]
     if not captures.integers("device_op_count").any():
         mixed = []
-    without_launch = f"have over {format_quantity(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
+    without_launch = f"have over {format_quantity(limit['unlinked_ratio'], 'ratio')} of GPU time without a recorded launch: its op is unknown, and its stage is known only by GPU annotation or by run time"
     kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
         (failed, "high", *FAILED),
         (interleaved, "high", *TWO_PROCESSES),
@@ -343,7 +343,7 @@ def _list_noted_sources(measured: Measurements, codes: Collection[str]) -> list[
 
 FAILED = ("could not be read", "copy the files again, or leave them out with --exclude")
 LOSSY = (
-    "are damaged or cut off: what is missing counts as nothing",
+    "are damaged or cut off: missing rows count as 0",
     "check the copy and that the profiler was stopped before the job ended",
 )
 TWO_PROCESSES = (
@@ -358,7 +358,7 @@ IMPOSSIBLE_ROWS = (
     "record again with a newer torch",
 )
 LOST_FIRST_KERNELS = (
-    "lack usable kernels for their first launches: GPU time is too low there",
+    "lack usable kernels for their first launches: their GPU time is too low",
     "start recording later (schedule warmup=1 or more), with a newer driver",
 )
 REMOVED_ROWS = (

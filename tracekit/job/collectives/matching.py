@@ -32,10 +32,10 @@ UNEVEN_OPS = ("all_to_all", "gather", "scatter", "send", "recv", "other")
 
 REASONS = {
     "rank": "the rank is not known",
-    "alone": "no other rank shows it",
+    "alone": "no other rank recorded it",
     "several": "several processes or devices claim one rank",
-    "counts": "the ranks show different numbers of them, and the sizes do not tell which are missing",
-    "sizes": "the ranks show different sizes",
+    "counts": "the ranks recorded different numbers, and sizes do not identify the missing ones",
+    "sizes": "the ranks recorded different sizes",
 }
 """Reasons why a row is unmatched, in words."""
 
@@ -54,7 +54,7 @@ def list_matched_collectives(measured: Measurements) -> Frame:
     - `match` numbers the collective; missing where `reason` (a value of `REASONS`) applies.
     - `members`: number of ranks that show it.
     - `transfer_ns`: the shortest duration, less the wait of all ranks for a rank that was not recorded.
-    - `skew_ns` and `wait_ns`: for synchronising collectives, and rooted ones in which all ranks met, on comparable clocks.
+    - `skew_ns` and `wait_ns`: for synchronizing collectives, and rooted ones in which all ranks met, on comparable clocks.
       `skew_ns` is the time from first to last start. `wait_ns` is the time from the own start to the last, at most the
       own duration, plus the wait of all for a missing rank.
     - `trusted`: whether the skew exceeds the clock uncertainty; only then is one rank `is_last`.

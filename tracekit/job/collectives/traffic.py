@@ -180,7 +180,7 @@ def measure_collective_union(rows: Frame, by: Iterable[str], name: str) -> Frame
 
 
 def list_wait_intervals(rows: Frame) -> Frame:
-    """List the known waits as intervals, from the own start until the last rank came.
+    """List the known waits as intervals, from the own start until the last rank arrives.
 
     On a device they are at most the exposed time of the collective: a wait hidden behind compute costs nothing.
     """
@@ -193,7 +193,7 @@ def list_wait_intervals(rows: Frame) -> Frame:
 def list_transfer_intervals(rows: Frame) -> Frame:
     """List the intervals of transfer without waiting for other ranks.
 
-    A collective needs no longer than on its shortest rank; the rest is waiting. Where no other rank shows it, it counts
+    A collective needs no longer than on its shortest rank; the rest is waiting. Where no other rank recorded it, it counts
     for at most the median of its kind (process, device, op, group).
     """
     dur = rows["dur_ns"]
@@ -243,15 +243,15 @@ def make_collective_kind_sheet(measured: Measurements) -> Sheet:
             group | group | text | Process group: its name, and a hash of its members.
             group_size | ranks | count | Ranks of the group.
             dtype | type
-            size | size | text | Of one message: all_gather's whole output, else the input.
+            size | size | text | Of one message: all_gather's whole output, otherwise the input.
             count | count | count
             size_bytes | bytes | bytes | Σ of messages over all processes and steps.
             dur_ns | time | ns | Σ duration over all processes and steps.
-            exposed_ns | exposed | ns | Of it, while no compute kernel ran beside it.
-            hidden_ratio | hidden | ratio | Of the time, beside a compute kernel.
-            wait_ns | waiting | ns | Of the time, until the last rank had come.
+            exposed_ns | exposed | ns | Exposed communication: no compute kernel runs.
+            hidden_ratio | overlap | ratio | Of the time, overlapped with a compute kernel.
+            wait_ns | waiting | ns | The part until the last rank arrives.
             algbw | algbw | gb_per_s | Σ bytes / Σ time; 1e9 bytes.
-            busbw | busbw | gb_per_s | The same of what crosses the wire: bytes × 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and all_to_all.
+            busbw | busbw | gb_per_s | The same for bytes on the wire: bytes × 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and all_to_all.
             transfer_busbw | busbw moving | gb_per_s | busbw over the shortest time of any rank: without waiting.
             max_busbw | fastest | gb_per_s | busbw of the fastest single one.
         """),
@@ -280,8 +280,8 @@ def make_collective_stage_sheet(measured: Measurements) -> Sheet:
         Heading("count", "count", "count", "Per step and rank."),
         Heading("size_bytes", "bytes", "bytes", "Σ of messages, per step and rank."),
         Heading("dur_ns", "time", "ns", "Σ duration, per step and rank."),
-        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
-        Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
+        Heading("exposed_ns", "exposed", "ns", "Exposed communication: no compute kernel runs."),
+        Heading("wait_ns", "waiting", "ns", "The part until the last rank arrives."),
     )
     return make_sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, table)
 
@@ -294,12 +294,12 @@ def make_communication_rank_sheet(measured: Measurements) -> Sheet:
         *parse_headings("""
             rank | rank | id
             device | GPU | id
-            window_ns | window | ns | What was captured, summed over sources.
+            window_ns | window | ns | Captured time, summed over sources.
             comm_ns | comm | ns | Any collective running.
             comm_ratio | of window | ratio
-            exposed_ns | exposed | ns | Of it, while no compute kernel ran.
+            exposed_ns | exposed | ns | Exposed communication: no compute kernel runs.
             exposed_ratio | of window | ratio
-            wait_ns | waiting | ns | Of it, until the last rank had come.
+            wait_ns | waiting | ns | The part until the last rank arrives.
             count | collectives | count
             size_bytes | bytes | bytes | Σ of messages.
             wire_gb_per_s | network | gb_per_s | Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.
@@ -323,7 +323,7 @@ def draw_communication_by_rank(measured: Measurements) -> Chart | None:
     if len(set(who)) > MAX_ROWS:
         bars = choose_rows_to_plot(dict(zip(who, values, strict=True)), "exposed communication")
         rows = {row: bars.rows[name] for row, name in rows.items() if name in bars.rows}
-    parts = {"hidden behind compute": comm_ns - exposed_ns}
+    parts = {"overlapped with compute": comm_ns - exposed_ns}
     parts["exposed" if on_gpu else "running"] = exposed_ns - wait_ns
     parts["waiting"] = wait_ns
     table = np.column_stack(list(parts.values()))
@@ -331,7 +331,7 @@ def draw_communication_by_rank(measured: Measurements) -> Chart | None:
     assert (table.sum(axis=1) == comm_ns).all()
     is_drawn = [on_gpu, True, waits]
 
-    waiting_is = "until the last rank came" if waits else "not told apart from the rest"
+    waiting_is = "until the last rank arrives" if waits else "unknown, in the rest"
     return Chart(
         "communication",
         "Communication of each rank",

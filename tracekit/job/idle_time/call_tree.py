@@ -397,27 +397,26 @@ def make_idle_call_tree_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
     labels = make_label_headings(measured)
     by_place = make_sheet(
         "idle_blame",
-        "What held the GPU back",
+        "GPU idle time by call path",
         (
             *labels,
             *parse_headings("""
-                frame | where | text | What the thread was in that launched the next work; inner places are indented.
+                frame | where | text | Activity of the thread that launched the next work; inner places are indented.
                 kind | what
-                share | of idle | ratio | Of the idle time of what is judged, with what lies below.
-                idle_ns | idle | ns | With what lies below it, per step and GPU.
-                own_ns | itself | ns | With nothing recorded below it, per step and GPU.
+                share | of idle | ratio | Of all idle time in the table, including the places below.
+                idle_ns | idle | ns | Including the places below, per step and GPU.
+                own_ns | itself | ns | Without the places below, per step and GPU.
             """),
         ),
         from_rows(("run", "role", *_BRANCH), tree_rows),
-        caption="Every idle nanosecond counts once: for the deepest thing recorded of the thread that launched the next"
-        " work, until its launch returned. Places that only lead to one other are left out, and those below 1 %.",
+        caption="Every idle nanosecond counts once: for the innermost recorded activity of the thread that launched the next work, until its launch returned. Left out: places with a single child, and those below 1 %.",
     )
     by_kind = from_rows(("run", "role", "idle_ns", *HOLDERS), kind_rows)
     kinds = [kind for kind in HOLDERS if any(by_kind.values(kind))]
     headings = [Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds]
     of_kinds = make_sheet(
         "idle_blame_kinds",
-        "What held the GPU back, by kind",
+        "GPU idle time by kind of call",
         (*labels, *parse_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."), *headings),
         by_kind,
     )
@@ -465,10 +464,10 @@ def draw_idle_call_tree(measured: Measurements) -> Chart:
     depths = 1 + max((depth for depth, *_ in marks), default=0)
     return Chart(
         "idle-blame",
-        "What held the GPU back",
+        "GPU idle time by call path",
         "icicle",
         tuple((depth, names[of.tree.frame[node]], low, high) for depth, node, low, high in marks),
         tuple(names),
         ("outermost", *(str(depth) for depth in range(1, depths))),
-        caption="Idle time of what is judged, Σ over GPUs and steps: the width is the time below a place.",
+        caption="Idle time, Σ over GPUs and steps: the width is the time below a place.",
     )

@@ -33,7 +33,7 @@ from tracekit.model.thresholds import Thresholds, load_shared_thresholds
 from tracekit.model.trace import Measurements, derive_once
 from tracekit.process.idle_time.causes import IdleTime
 
-DAMAGED_REASON = "every source with GPU activity is damaged: what is missing would look idle"
+DAMAGED_REASON = "every source with GPU activity is damaged: missing rows would look idle"
 
 
 def make_idle_time_measurement() -> IdleTime:

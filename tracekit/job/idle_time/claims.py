@@ -1,6 +1,6 @@
 """Idle time of each stage that a finding with a known cause counts; no other finding may count it again.
 
-The findings of R02 (after synchronising calls), R03 (waiting for launches), R04 (data loading), R15 (edges of stages),
+The findings of R02 (after synchronizing calls), R03 (waiting for launches), R04 (data loading), R15 (edges of stages),
 R29 (host pauses), R38 (start-up), R42 (garbage collection), and R21, R28 and R34 (interruptions of steady steps) count
 disjoint parts of it.
 """
@@ -106,7 +106,7 @@ def _claim_start_up(measured: Measurements, thresholds: Thresholds) -> dict[Key,
 
 
 def _claim_sync_stalls(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
-    """Claim the time lost to synchronising calls, by stage."""
+    """Claim the time lost to synchronizing calls, by stage."""
     if not measured.has("sync_stalls"):
         return {}
     bound = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))

@@ -1,4 +1,4 @@
-"""Stages held up by synchronising calls, and the time that these cost (rule R02)."""
+"""Stages held up by synchronizing calls, and the time that these cost (rule R02)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracekit.model.trace import Measurements
 
 @dataclass(frozen=True, slots=True)
 class SyncBoundStage:
-    """A stage and the cost of its synchronising calls: sums over the steps of its GPUs."""
+    """A stage and the cost of its synchronizing calls: sums over the steps of its GPUs."""
 
     window: StageWindow
     count: int
@@ -35,7 +35,7 @@ class SyncBoundStage:
 
 
 def find_sync_bound_stages(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBoundStage]:
-    """Find the stages that synchronising calls hold up, by rule R02."""
+    """Find the stages that synchronizing calls hold up, by rule R02."""
     rows = list_rows_of_windows(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     by_stage = rows.group_by(*STAGE_KEY).agg(**{name: sum_of(name) for name in columns})

@@ -25,7 +25,7 @@ def describe_host_pauses(measured: Measurements, owner: Owner, lost: HostPauses)
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_phrase_culprit_with_share(culprit)}"
-        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), CPU samples"
+        advice = "record the code between the ops: with_stack=True, ranges (NVTX), CPU samples"
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
         culprit = named_culprit(("python", "range"))
@@ -34,19 +34,19 @@ def describe_host_pauses(measured: Measurements, owner: Owner, lost: HostPauses)
         else:
             waiting = phrase_awaited_rank(measured, culprit, owner)
             place = f"the host is in {_phrase_culprit_with_share(culprit)}{waiting}"
-        return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
+        return place, "shorten it, or run it ahead of the step: in workers, or on the GPU", ()
     culprit = named_culprit(("sample", "off_cpu"))
     if culprit is not None:
-        advice = "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
+        advice = "find its caller: mark it with ranges (NVTX), or record Python with with_stack=True"
         return f"the host is {_phrase_cpu_sample(culprit)}", advice, ()
     culprit = named_culprit(("nothing",))
     around = "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
     what = f"no host activity is recorded{_phrase_pause_bounds(around)}"
-    advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
+    advice = "record the host's activity: with_stack=True, ranges (NVTX), or CPU samples"
     return (
         what,
         advice,
-        ("the trace does not show what the host did: it may have waited for another process or a file",),
+        ("the host's activity is not in the trace: it may have waited for another process or a file",),
     )
 
 
@@ -68,5 +68,7 @@ def _phrase_cpu_sample(culprit: IdleCulprit) -> str:
 def _phrase_culprit_with_share(culprit: IdleCulprit) -> str:
     """Phrase a place, with its share unless it is nearly all."""
     return (
-        culprit.place if culprit.ratio >= 0.9 else f"{culprit.place} ({format_quantity(culprit.ratio, 'ratio')} of it)"
+        culprit.place
+        if culprit.ratio >= 0.9
+        else f"{culprit.place} ({format_quantity(culprit.ratio, 'ratio')} of that time)"
     )

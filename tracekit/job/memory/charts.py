@@ -23,7 +23,7 @@ from tracekit.process.memory.levels import SNAPSHOT
 MAX_STAGES = 6
 """Most stages with a line of their own in the curve: those with most of its points."""
 
-ALONE, NO_STAGE, OTHERS = "requested", "requested, in no stage", "requested, in other stages"
+ALONE, NO_STAGE, OTHERS = "requested", "requested, outside any stage", "requested, in other stages"
 
 Mark = tuple[int | None, ...]
 
@@ -59,7 +59,7 @@ def _draw_curve(measured: Measurements, snapshot: Mapping[str, Any], curve: Fram
         marks += [(len(series) - 1, peak_ns, 0), (len(series) - 1, peak_ns, snapshot["peak_bytes"])]
     caption = "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
     if snapshot["peak_stage"] is not None:
-        caption += f" The peak lies in {snapshot['peak_stage']}."
+        caption += f" The peak is in {snapshot['peak_stage']}."
     return Chart(
         "snapshot-curve",
         f"Memory of {snapshot['who']} over time",
@@ -113,14 +113,14 @@ def _draw_peak_stacks(snapshot: Mapping[str, Any], frames: Frame) -> Chart:
     depths = int(frames["depth"].max()) + 1
     return Chart(
         "peak-stacks",
-        f"Stacks of what is in use at the peak of {snapshot['who']}",
+        f"Stacks of requested memory at the peak of {snapshot['who']}",
         "icicle",
         marks,
         tuple(names),
         ("outermost", *(str(depth) for depth in range(1, depths))),
         unit="bytes",
         x_unit="bytes",
-        caption="Outermost frame first; the width is what was requested below a frame. Frames of less than 0.2 % are left out.",
+        caption="Outermost frame first; the width is the memory requested below a frame. Frames of less than 0.2 % are left out.",
     )
 
 
@@ -177,7 +177,7 @@ def _list_curve_marks(measured: Measurements, levels: Sequence[Frame]) -> tuple[
     zero, note = min(int(line["ts_ns"].min()) for line in levels), ""
     one_clock = all(has_epoch_times(measured, line) for line in levels)
     if not one_clock:
-        note = "Clocks cannot be compared: every line begins at its own zero."
+        note = "Clocks cannot be compared: every line starts at its own zero."
     points = max(MAX_POINTS // len(levels), 1)
     marks: list[tuple[int, int, int]] = []
     for number, line in enumerate(rows.sort("ts_ns") for rows in levels):

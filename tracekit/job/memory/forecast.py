@@ -17,11 +17,11 @@ NO_GROWTH: dict[Label, str] = {
     "none": "all memory together shows no steady growth",
     "saturating": "all memory together levels off",
     "shift": "all memory together shows one jump",
-    "filling": "all memory together grows by less and less",
+    "filling": "all memory together grows more and more slowly",
 }
 """Labels without a projection, in words."""
 
-SLOWING = "not projected: it grows by less and less"
+SLOWING = "not projected: growth slows down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Projection:
         """Return the number of steps (or another `unit`) with its interval, if there is one."""
         if self.steps is None:
             return ()
-        label = f"{unit}s until the card is full"
+        label = f"{unit}s until the GPU is full"
         return (Metric("steps_left", self.steps, "count", "higher", self.soonest, self.latest, label),)
 
     def claim(self, unit: str = "step") -> str:
-        """Return the end of a claim, `; the card is full in 211 steps (180–250)`; empty without a projection."""
+        """Return the end of a claim, `; the GPU is full in 211 steps (180–250)`; empty without a projection."""
         if self.steps is None:
             return ""
-        claim = f"; the card is full in {self.steps:,} {unit}s"
+        claim = f"; the GPU is full in {self.steps:,} {unit}s"
         if self.latest is None:
             return f"{claim} ({self.soonest:,} or more)"
         if self.soonest == self.latest:
@@ -76,7 +76,7 @@ def project_stacks(
     which includes memory without a stack; if it does not grow there is no projection.
     """
     if item is None:
-        return Projection(why="not projected: nothing tells of all memory of the device")
+        return Projection(why="not projected: the device's total memory use is unknown")
     if answer in GROWS:
         return project_trend(item, answer)
     if answer in NO_GROWTH:
@@ -94,19 +94,19 @@ def project_stacks(
 def _project_full(item: Series, slope: Slope) -> Projection:
     """Divide the room left on the device, its size less the most that was taken, by the slope."""
     if item.relative:
-        return Projection(why="not projected: levels count from the start of the recording")
+        return Projection(why="not projected: levels are relative to the start of the recording")
     if item.card is None:
         return Projection(why=f"not projected: {UNKNOWN}")
     room = item.card.size_bytes - item.taken_bytes
     if room < 0:
         basis = format_quantity(item.taken_bytes, "bytes")
-        return Projection(why=f"not projected: {basis} were held, more than the card has ({item.card.description})")
+        return Projection(why=f"not projected: {basis} exceed GPU memory ({item.card.description})")
     if slope.per_x <= 0:
         return Projection(why="not projected: it does not grow from pair to pair")
-    basis = "most reserved" if item.cached else "most in use, as what is reserved is not known"
+    basis = "peak reserved" if item.cached else "peak in use, because reserved memory is unknown"
     why = (
-        f"full means: the card ({item.card.description}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
-        "sooner if others on the device grow or free pieces are too small, later if cached memory is used again"
+        f"room left: GPU memory ({item.card.description}) less the {basis} ({format_quantity(item.taken_bytes, 'bytes')}); "
+        "full sooner if other users of the device grow or free pieces are too small, later if cached memory is reused"
     )
     latest = int(room / slope.low) if slope.low > 0 else None
     return Projection(int(room / slope.per_x), int(room / slope.high), latest, why)

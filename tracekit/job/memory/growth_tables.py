@@ -26,8 +26,8 @@ WORDS = {
     "none": "no steady growth",
     "saturating": "levels off",
     "shift": "one jump",
-    "filling": "still grows, ever less: may be filling",
-    "stairs": "grows in equal rises",
+    "filling": "grows more slowly: may be filling",
+    "stairs": "grows in equal stairs",
     "likely": "grows (likely)",
     "strong": "grows",
 }
@@ -35,19 +35,19 @@ WORDS = {
 
 
 _TREND_HEADINGS = parse_headings("""
-    who | process | text | Each alone, and the median of all: that shows what all of them leak.
+    who | process | text | Each process, and the median of all, which shows a common leak.
     memory | memory of
     quantity | what | text | requested and allocated are judged; reserved and peaks grow without a leak.
     answer | trend
     slope | growth per step | bytes | Median of the slopes of all pairs of steps after the warm-up.
-    low | from | bytes | 90 % interval; all pairs where there are few.
-    high | to | bytes
+    low | 90 % CI low | bytes | All pairs where there are few.
+    high | 90 % CI high | bytes
     steps | steps | count | Compared; the first is left out where levels are relative.
     warm_up | warm-up | count | Steps left out at the beginning.
     phase | compared at | text | The same point of every step.
-    floor | of the least | bytes | Growth per step of the least level of a step, where another point is compared.
+    floor | of the minimum | bytes | Growth per step of the least level of a step, where another point is compared.
     p | p | number | Chance of such a rise without a trend; of several ranks corrected for their number (Holm).
-    detectable | would be seen from | bytes | Least growth per step that so many steps show in 4 of 5 cases.
+    detectable | detectable from | bytes | Smallest growth per step that this many steps detect in 4 of 5 cases.
 """)
 
 
@@ -192,11 +192,7 @@ def make_guide_tables(
         Heading("freed", "allocated - freed > 0"),
         Heading("answer", "trend here"),
     )
-    caption = (
-        "Shown for comparison, not judged by. On simulated series of 20 steps without any leak the slope rule says leak "
-        "of 31 % (noise of 50 MB), 49 % (500 MB), 95 % (one jump of 20 MB) and 100 % (a cold first step); of a leak of "
-        "1 MB a step it misses about half. Any series that ends above its start has more allocated than freed."
-    )
-    title = "What NeMo-RL's guide would say"
+    caption = "Shown for comparison only. On simulated series of 20 steps without a leak the slope rule reports a leak in 31 % (noise of 50 MB), 49 % (500 MB), 95 % (one jump of 20 MB) and 100 % (a cold first step); it misses about half of the leaks of 1 MB per step. Any series that ends above its start has more allocated than freed."
+    title = "Result of NeMo-RL's guide"
     guide = make_sheet("guide_rule", title, headings, _list_cells(headings, rows), caption=caption)
     return select_filled_sheets(guide)

@@ -95,7 +95,7 @@ class Series:
     """Memory of one allocator from step to step.
 
     `level` is that at `phase`, the same point of each step in `x` (numbers of steps, else their order);
-    `relative` levels count from the start of the recording, whose first step is left out then;
+    `relative` levels are relative to the start of the recording, whose first step is left out then;
     `floor` and `point` are the slopes of the least and of that level, bytes a step. Of the quantities only
     requested and allocated bytes are judged: the others grow without any leak. `taken_bytes`
     is the most that the device gave: the reserved bytes, unless only those in use are known

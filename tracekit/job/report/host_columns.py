@@ -9,7 +9,7 @@ from tracekit.model.report import Cell, Heading, Section, Sheet
 from tracekit.model.text.labels import format_numbered_word, join_phrase
 from tracekit.model.trace import Measurements
 
-_DOC = "Host that it ran on, as its profile, a manifest, or names of files and folders tell."
+_DOC = "Its host, by the profile, a manifest, or names of files and folders."
 
 HOST_HEADINGS = {
     "rank": Heading("rank_host", "host", "text", _DOC),

@@ -50,8 +50,8 @@ def choose_rows_to_plot(values: Mapping[str, float], what: str, max_rows: int = 
         name = names[place]
         rows[name] = f"{name}, like {size - 1:,} more" if size > 1 else name
     note = (
-        f"{len(rows)} of {len(names):,} are drawn, by {what}: the most, the least and those that differ; "
-        "of those alike the middle one."
+        f"{len(rows)} of {len(names):,} are drawn, by {what}: the largest, the smallest and those that differ; "
+        "of similar ones the middle one."
     )
     return PlottedRows(rows, len(names) - len(rows), note)
 

@@ -79,7 +79,7 @@ class LatenessCause:
 UNKNOWN = LatenessCause(
     "unknown",
     "",
-    "put one of its steps beside one of another rank: more tokens or longer sequences, slower clocks, other load on its host",
+    "compare one of its steps with one of another rank: more tokens or longer sequences, slower clocks, other load on its host",
 )
 
 
@@ -208,7 +208,7 @@ def _find_common_factor(both: RankComparison, chosen: Bools) -> tuple[float | No
 def _describe_common_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> LatenessCause:
     """Describe a common factor. With few distinct kernels it may also be more work in each call."""
     if len(names) < LEAST_NAMES:
-        words = f"the same calls of {_shorten_op_or_kernel(names[0])} take {factor:.2f} times as long, with more in each or slower"
+        words = f"the same calls of {_shorten_op_or_kernel(names[0])} take {factor:.2f} times as long, with more work in each, or slower"
         return LatenessCause("unknown", words, UNKNOWN.advice)
     if on_host:
         return _describe_slow_host(factor)
@@ -216,8 +216,8 @@ def _describe_common_factor(factor: float, names: list[str], on_host: bool, rank
     return LatenessCause(
         "clock",
         f"the same kernels take {factor:.2f} times as long as on the others",
-        f"look at the clocks, temperature and power limit of {gpus} (nvidia-smi -q -d CLOCK,PERFORMANCE)",
-        (Metric("kernel_factor", factor, "", "lower", label="times as long, all kernels alike"),),
+        f"check clocks, temperature and power limit of {gpus} (nvidia-smi -q -d CLOCK,PERFORMANCE)",
+        (Metric("kernel_factor", factor, "", "lower", label="times as long, same factor for all kernels"),),
     )
 
 
@@ -226,7 +226,7 @@ def _describe_slow_host(ratio: float) -> LatenessCause:
     return LatenessCause(
         "host",
         f"the calls of its host take {ratio:.2f} times as long as on the others",
-        "see what else runs on its cores: other processes, too few cores for the loaders, no pinning to a NUMA node",
+        "check other load on its cores: other processes, too few cores for the data loaders, no pinning to a NUMA node",
         (Metric("call_factor", ratio, "", "lower", label="times as long, calls of the host"),),
     )
 
@@ -242,17 +242,17 @@ def _describe_more_work(
     count, usual = float(both.late_count[place]), float(both.usual_count[place])
     of_work = [Metric("work_ns", round(float(more[place])), "ns", "lower", label=f"more in {name}")]
     in_stage = f" in {stage}" if stage else ""
-    words = f"more work, most of it {_shorten_op_or_kernel(name)}{in_stage}"
+    words = f"more work, mostly {_shorten_op_or_kernel(name)}{in_stage}"
     if abs(count - usual) > 0.02 * usual:
         calls = choose_plural(round(count, 1), "call")
-        words = f"{words}, {count:,.3g} {calls} a step instead of {usual:,.3g}"
+        words = f"{words}, {count:,.3g} {calls} per step instead of {usual:,.3g}"
     where = stage or "", name
     rows = _compare_forward_row_counts(measured, rank_group, late, usual_ranks, stage)
     if rows is not None and rows >= SLOWER_RATIO:
         words = f"its matrix products{in_stage} have {rows:.2f} times as many rows as those of the others"
         of_work.append(Metric("row_factor", rows, "", "lower", label="times as many rows"))
         where = "", "rows"
-    advice = "balance tokens over ranks (dynamic batch sizes, balanced sequence lengths), or find why it is given more"
+    advice = "balance tokens over ranks (dynamic batch sizes, balanced sequence lengths), or find out why it gets more"
     is_seen = abs(count - usual) > 0.02 * usual or len(of_work) > 1
     return LatenessCause("load", words, advice, tuple(of_work), is_seen=is_seen, where=where)
 
@@ -265,8 +265,8 @@ def _describe_longer_calls(both: RankComparison, chosen: Bools, more: LatenessCa
     _, _, largest = more.words.partition("more work, ")
     return LatenessCause(
         "unknown",
-        f"the same calls of its host take {times:.2f} times as long, {largest}: more in each, or other load on its cores",
-        "see what else runs on its cores, and whether it is given more (samples, longer sequences)",
+        f"the same calls of its host take {times:.2f} times as long, {largest}: more work in each, or other load on its cores",
+        "check other load on its cores, and whether it gets more work (samples, longer sequences)",
         more.evidence,
     )
 
@@ -282,16 +282,16 @@ def _describe_longer_idle_time(both: RankComparison, more: Floats, holder: tuple
     longer_ns = float(more[place])
     if holder is not None and holder[1] >= LEAST_EXPLAINED_SHARE * longer_ns:
         longer_ns = min(longer_ns, holder[1])
-        words = f"its GPU waits {format_quantity(holder[1], 'ns')} a step longer while its host is in {holder[0]}"
+        words = f"its GPU waits {format_quantity(holder[1], 'ns')} longer per step while its host is in {holder[0]}"
     elif kind in PAUSES:
         words = f"its host {PAUSES[kind]}{where}"
     elif kind in ("host_none", "host_silent", "") and mean >= PAUSE_NS:
-        words = f"nothing is recorded of its host for {format_quantity(float(more[place]), 'ns')} a step{where}"
+        words = f"no host activity is recorded for {format_quantity(float(more[place]), 'ns')} per step{where}"
     else:
         words = f"it idles longer{where} ({title})"
     pause = Metric("pause_ns", round(float(more[place])), "ns", "lower", label=f"longer idle, {title}")
     advice = (
-        "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
+        "check its host's activity there: garbage collection, logging or checkpoints on one rank, data loading, locks"
     )
     is_long = _estimate_pause_length(both, place) >= PAUSE_NS
     return LatenessCause(

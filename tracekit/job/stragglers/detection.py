@@ -374,7 +374,7 @@ def _describe_probable_straggler(of_group: list[LateRanks], limit: Mapping[str, 
 
 def _explain_unnamed_ranks(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
     """Explain why the latest ranks of a rank group are not named."""
-    rotating = "now for one and now for another: see rank-imbalance"
+    rotating = "for changing ranks: see rank-imbalance"
     if not of_group:
         return rotating
     late = of_group[0]
@@ -382,10 +382,10 @@ def _explain_unnamed_ranks(of_group: list[LateRanks], limit: Mapping[str, float]
         return rotating
     who = f"{choose_plural(len(late.ranks), 'rank')} {format_ranges(late.ranks)}"
     if late.late_set.chance <= limit["false_ratio"]:
-        return f"most for {who}: not for work of their own, as far as it was recorded"
+        return f"most for {who}: without a recorded cause in their own work"
     return (
-        f"most for {who}: not told apart from chance ({format_quantity(late.late_set.chance, 'ratio')})"
-        f" in {late.late_set.rounds} steps, {_count_steps_needed(late, limit)} would tell"
+        f"most for {who}: may be chance ({format_quantity(late.late_set.chance, 'ratio')})"
+        f" in {late.late_set.rounds} steps, {_count_steps_needed(late, limit)} would decide it"
     )
 
 
@@ -413,7 +413,7 @@ def _make_straggler_finding(
     step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
     cost_ns = late.pause_ns or late.cost_ns
     share = divide_or_none(cost_ns, step_ns)
-    mostly = f", most of it in {stage}" if stage else ""
+    mostly = f", mostly in {stage}" if stage else ""
     why = f": {cause.words}" if cause.words else ""
     each = " per step" if rank_group.steps > 1 else ""
     is_late = np.flatnonzero(late.late_set.is_late)
@@ -432,7 +432,7 @@ def _make_straggler_finding(
         tuple(places),
         round(cost_ns),
         share,
-        ("what is given back is bounded by the next slowest rank",),
+        ("upper bound: the next slowest rank limits the saving",),
     )
 
 

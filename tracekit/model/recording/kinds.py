@@ -144,7 +144,7 @@ _PROFILING = Remedy(
     "profile some steps too; in verl",
     "global_profiler.tool=torch 'global_profiler.steps=[2,4]' global_profiler.save_path=outputs/profile",
 )
-_PERFETTO = Remedy("to look at it, open it in Perfetto", "https://ui.perfetto.dev")
+_PERFETTO = Remedy("open it in Perfetto", "https://ui.perfetto.dev")
 _NEW_EXPORT = Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
 
@@ -210,7 +210,7 @@ def _describe_unusable_events(group: RecordingGroup) -> str:
         for count, what in ((group.count("no_start"), "start (ts)"), (group.count("no_phase"), "phase (ph)"))
         if count
     ]
-    reason = " and ".join(lacking) or "tracekit reads no event of these kinds"
+    reason = " and ".join(lacking) or "tracekit does not read these kinds of events"
     return f"No event can be used: {reason}{group.share}."
 
 
@@ -247,11 +247,11 @@ def _describe_merged_ranks(group: RecordingGroup) -> str:
     parts = f"{ranks:,} ranks" if ranks else "Several ranks"
     if labels:
         parts += f" ({labels})"
-    return f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
+    return f"{parts} were merged into one file: each is analyzed as a separate process{group.share}."
 
 
 def _describe_interleaved(group: RecordingGroup) -> str:
-    return f"Two processes wrote one file: their rows are mixed, and some are lost{group.share}."
+    return f"Two processes wrote one file: rows are mixed, and some are lost{group.share}."
 
 
 def _describe_front_end(group: RecordingGroup) -> str:
@@ -309,13 +309,13 @@ def _is_gloo(group: RecordingGroup) -> bool:
 
 def _suggest_hang_analysis(group: RecordingGroup) -> Remedy:
     if _is_gloo(group):
-        return Remedy("gloo records no states: look at the stacks", "py-spy dump --pid PID")
+        return Remedy("gloo records no states: check the stacks", "py-spy dump --pid PID")
     if group.labels.get("form", {}).keys() == {"json"}:
         return Remedy(
             "torchfrtrace reads pickles; to write them, set",
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=DIR/nccl_trace_rank_",
         )
-    return Remedy("find the collective that some rank did not join", "torchfrtrace DIR")
+    return Remedy("find the collective that a rank did not join", "torchfrtrace DIR")
 
 
 def _describe_ray_timeline(group: RecordingGroup) -> str:

@@ -141,7 +141,7 @@ def check_runs(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
         except ValueError as error:
             raise ValueError(f"{prefix}run {number} is not a sequence of values") from error
         if raw.size and raw.dtype.kind not in "iuf":
-            raise ValueError(f"{prefix}run {number} holds something else than numbers")
+            raise ValueError(f"{prefix}run {number} contains values other than numbers")
         part = raw.astype(np.float64)
         if part.ndim != 1:
             raise ValueError(f"{prefix}run {number} is not a sequence of values")

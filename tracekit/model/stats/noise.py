@@ -109,7 +109,7 @@ def _read_noise_logs(stored: Mapping[str, Any], runs: int, sd: float) -> tuple[f
     """Read the log means of all runs, which must have the spread `sd`; empty if an older version wrote the file."""
     values = stored.get("logs", [])
     if not isinstance(values, list):
-        raise ValueError("noise: logs is no list")  # noqa: TRY004 - of a file, not of a caller
+        raise ValueError("noise: logs is not a list")  # noqa: TRY004 - of a file, not of a caller
     logs = tuple(_read_noise_number({"logs": value}, "logs") for value in values)
     if logs and (len(logs) != runs or abs(float(np.std(logs, ddof=1)) - sd) > _SAME_SD * max(sd, 1.0)):
         raise ValueError(f"noise: logs are not of {runs} runs with a spread of {sd}")

@@ -50,13 +50,13 @@ Footnote = Literal[
 ]
 
 FOOTNOTES: dict[Footnote, str] = {
-    "one step": "one step on a side: its noise cannot be known, so there is no interval",
+    "one step": "one step on a side: its noise is unknown, and the interval too",
     "two steps": "two steps on a side: too few for a verdict with one run each",
-    "few steps": "few steps: with three or four of them the interval rests on a rough spread",
-    "one pair of runs": "one pair of runs: its noise cannot be known, so there is no interval",
+    "few steps": "few steps: three or four give only a rough spread for the interval",
+    "one pair of runs": "one pair of runs: its noise is unknown, and the interval too",
     "two runs": "two runs on a side: the spread between runs is rough",
     "own spread": "one side varies more than the other: each side's own spread was used",
-    "no variation": "the values do not vary at all: noise that was not seen is not known to be zero",
+    "no variation": "the values do not vary at all: this does not prove zero noise",
     "too wide": "the values spread too far for an interval",
     "median disagrees": "the medians disagree with the means by more than half of the interval",
     "noise of few runs": f"the A/A noise is of fewer than {LEAST_RUNS} runs and was not used",

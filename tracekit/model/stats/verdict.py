@@ -177,7 +177,7 @@ def describe_caps(caps: Iterable[Cap], comparison: Speedup) -> tuple[str, ...]:
     if compute_two_level_share(base + earlier, opt) <= PROMISE:
         promise = f"{100 * PROMISE:g} %"
         texts["two levels"] = (
-            f"{compared} that lie on several levels may look like this in more than {promise} of comparisons"
+            f"{compared} on several performance levels may look like this in more than {promise} of comparisons"
         )
     elif min(base, opt) == 1:
         texts["two levels"] = (
@@ -185,7 +185,7 @@ def describe_caps(caps: Iterable[Cap], comparison: Speedup) -> tuple[str, ...]:
             f" {MAX_APART_RUNS} runs per side"
         )
     else:
-        texts["two levels"] = f"{compared} that lie on two levels look like this in up to {share} of comparisons"
+        texts["two levels"] = f"{compared} on two performance levels look like this in up to {share} of comparisons"
     return tuple(texts[cap] for cap in caps)
 
 

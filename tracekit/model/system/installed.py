@@ -36,6 +36,6 @@ def require_alone(packages: Path = PACKAGES) -> None:
         if name.startswith("tracekit-") and name.endswith(".dist-info"):
             other = name.removesuffix(".dist-info").replace("-", " ")
             raise TracekitError(
-                f"{packages}: {other}, another project, is installed beside {DISTRIBUTION} and has overwritten files of it",
+                f"{packages}: {other}, another project, is installed next to {DISTRIBUTION} and has overwritten its files",
                 f"pip uninstall -y tracekit {DISTRIBUTION} && {install_command()}",
             )

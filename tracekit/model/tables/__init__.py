@@ -42,7 +42,7 @@ def register_table(table: Table) -> None:
     """
     namesake = TABLES.get(table.name, table)
     if (namesake.row, dict(namesake.columns)) != (table.row, dict(table.columns)):
-        raise SchemaError(f"there is a table {table.name!r} already: call it otherwise")
+        raise SchemaError(f"there is a table {table.name!r} already: choose another name")
     if list(table.columns)[: len(KEYS)] != list(KEYS):
         raise SchemaError(f"the columns of {table.name!r} have to begin with {{**KEYS, ...}}")
     _BY_NAME.setdefault(table.name, table)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tracekit.model.tables.table import Column
 
 ID = Column("int32", "Row of the element in the file; joins `Trace.arg`.")
-TS = Column("int64", "Start, ns since the Unix epoch (since the file's own zero if `meta` says so).")
+TS = Column("int64", "Start, ns since the Unix epoch (since the file's own zero, if `meta` records that).")
 DUR = Column("int64", "Duration, ns; half-open [ts_ns, ts_ns + dur_ns).")
 NAME = Column("category", "Name as recorded.")
 CAT = Column("category", "Category as recorded.")
@@ -30,7 +30,7 @@ KEYS: Mapping[str, Column] = {
     "host": Column("category", "Host of the process."),
     "pid": Column("Int64", "Process id."),
     "replica": Column("Int64", "Rollout or reward replica."),
-    "scope": Column("category", "What part of a step the source covers, as recorded."),
+    "scope": Column("category", "Part of a step that the source covers, as recorded."),
     "part": Column("category", "Piece of a step or stage: a mini-batch window, a repeated capture."),
     "source": Column("category", "File, relative to the directory given."),
 }

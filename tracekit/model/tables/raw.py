@@ -23,7 +23,7 @@ from tracekit.model.tables.table import Column, Table
 
 ARGS = Table(
     "args",
-    "an argument that was recorded with a row of another raw table (asked for in SQL alone)",
+    "an argument recorded with a row of another raw table (read for SQL only)",
     {
         "id": Column("int32", "`id` of the row that it belongs to, in the same process."),
         "key": Column("category", "Name of the argument, as Kineto writes it (grid, Input Dims …)."),
@@ -74,9 +74,7 @@ TABLES: tuple[Table, ...] = (
         "a kernel, copy, fill or collective on a device",
         {
             **_NAMED_INTERVAL,
-            "kind": Column(
-                "category", "kernel | memcpy | memset | collective (told by name or metadata).", DEVICE_OP_KINDS
-            ),
+            "kind": Column("category", "kernel | memcpy | memset | collective (by name or metadata).", DEVICE_OP_KINDS),
             "device": DEVICE,
             "stream": STREAM,
             "correlation": CORRELATION,
@@ -96,7 +94,7 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "syncs",
-        "a synchronisation record of a device",
+        "a synchronization record of a device",
         {
             **_NAMED_INTERVAL,
             "device": DEVICE,
@@ -114,7 +112,7 @@ TABLES: tuple[Table, ...] = (
             "tid": TID,
             "thread": THREAD,
             "device_type": Column(
-                "Int64", "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private; 101 what was got from the CUDA driver."
+                "Int64", "0 CPU, 1 CUDA, 6 HIP, 12 XPU, 20 private; 101 memory from the CUDA driver."
             ),
             "device": DEVICE,
             "size_bytes": Column("Int64", "Bytes allocated, negative when freed."),
@@ -139,7 +137,7 @@ TABLES: tuple[Table, ...] = (
             "thread": THREAD,
         },
     ),
-    Table("windows", "the span that a profiler says it recorded", _NAMED_INTERVAL),
+    Table("windows", "the span that a profiler reports as recorded", _NAMED_INTERVAL),
     Table(
         "python_calls",
         "a call of a Python function (read on request)",
@@ -147,7 +145,7 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "cpu_samples",
-        "a sample of what a thread ran on a CPU (read on request)",
+        "a sample of a thread's activity on a CPU (read on request)",
         {
             "id": ID,
             "ts_ns": Column("int64", "When it was taken, ns as in `host_ops`."),
@@ -185,7 +183,7 @@ TABLES: tuple[Table, ...] = (
         "one number that a driver's log gives for one step",
         {
             "line": Column("int64", "Line of the log, from 1."),
-            "logged_ns": Column("Int64", "When it was logged, ns since the Unix epoch, where the line says."),
+            "logged_ns": Column("Int64", "When it was logged, ns since the Unix epoch, if in the line."),
             "step": STEP,
             "name": Column("category", "Name as logged, such as timing_s/gen."),
             "value": Column("Float64", "Value as logged; timers are in seconds."),

@@ -13,7 +13,7 @@ TABLES: tuple[Table, ...] = (
         "one thing checked about one source",
         {
             **KEYS,
-            "name": Column("category", "What was counted."),
+            "name": Column("category", "Subject of the count."),
             "count": Column("Int64", "How many."),
             "dur_ns": Column("Int64", "How much time they take, ns."),
             "size_bytes": Column("Int64", "How many bytes."),
@@ -34,7 +34,7 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "snapshot_windows",
-        "what one memory snapshot tells of one device: its history, and what was in use at its end",
+        "one device in one memory snapshot: its history, and the memory in use at its end",
         {
             **KEYS,
             "device": DEVICE,
@@ -42,19 +42,19 @@ TABLES: tuple[Table, ...] = (
             "begin_ns": Column("Int64", "First entry of the history, ns since the Unix epoch."),
             "end_ns": Column("Int64", "Last entry of the history."),
             "entry_count": Column("int64", "Entries of the history."),
-            "live_bytes": Column("int64", "In use at the end, as requested."),
+            "live_bytes": Column("int64", "Requested bytes in use at the end."),
             "live_count": Column("int64", "Blocks in use at the end."),
             "omitted_stack_count": Column("int64", "Stacks beyond the cap, the smallest."),
             "omitted_block_count": Column("int64", "Blocks beyond the cap: their birth is unknown."),
             "window": Column(
                 "Int64", "Place in the order of time among the snapshots of the process; <NA>: not known."
             ),
-            "gap_ns": Column("Int64", "From the end of the one before; negative where both tell of the same time."),
+            "gap_ns": Column("Int64", "From the end of the previous one; negative if both cover the same time."),
         },
     ),
     Table(
         "survivors",
-        "what one stack holds at one time, of the stacks that hold more and more",
+        "memory of one stack at one time, for stacks that keep growing",
         {
             **KEYS,
             "device": DEVICE,
@@ -68,11 +68,11 @@ TABLES: tuple[Table, ...] = (
             "stack": _STACK,
             "site": Column("category", "Where the program asked for it: `file.py:12 function`."),
             "frames": Column("category", "The stack, innermost first, at most 12 frames and 1,000 characters."),
-            "live_bytes": Column("int64", "In use, as requested."),
+            "live_bytes": Column("int64", "Requested bytes in use."),
             "live_count": Column("int64", "Blocks in use."),
-            "born_bytes": Column("Int64", "Of these allocated within the snapshot's history."),
-            "born_count": Column("Int64", "Blocks of these."),
-            "cohort_count": Column("Int64", "Of how many snapshots (steps) blocks are still alive; <NA>: not told."),
+            "born_bytes": Column("Int64", "The part allocated within the snapshot's history."),
+            "born_count": Column("Int64", "Number of these blocks."),
+            "cohort_count": Column("Int64", "Number of snapshots (steps) with live blocks; <NA>: unknown."),
         },
     ),
     Table(

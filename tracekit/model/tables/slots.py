@@ -32,20 +32,23 @@ CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
     ),
     "host_loader": ("data loader", "The host was in the data loader; the next op was not launched yet."),
     "host_gc": ("garbage collection", "The host collected garbage; the next op was not launched yet."),
-    "host_sync": ("synchronising call", "The host was in a call that waits for the device, or in a blocking copy."),
-    "host_overhead": ("profiler", "The profiler or the driver's module loading held the host up."),
+    "host_sync": ("synchronizing call", "The host was in a call that waits for the device, or in a blocking copy."),
+    "host_overhead": ("profiler", "The profiler or the driver's module loading delayed the host."),
     "host_op": ("host op", "The host ran an op or a runtime call; the next op was not launched yet."),
     "host_code": (
         "host code",
-        "The host ran Python functions, or was in a range without ops, for long: see what held the GPU back.",
+        "The host ran Python functions, or was in a range without ops, for long: see the GPU idle time by call path.",
     ),
     "host_none": ("between ops", "The host was in no op and no call, but not for long: Python between ops."),
-    "host_silent": ("host silent", "Nothing at all was recorded on any host thread for long: see rule host-silence."),
-    "sync": ("stream wait", "The next op was launched; its stream had been told to wait for another."),
-    "kernel_wait": ("launch latency", "The next op was launched and began soon: see the threshold idle-causes."),
-    "other": ("other", "The next op was launched, but began late for a reason that is not recorded."),
-    "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
-    "after_last": ("after the last op", "No device op followed any more in this recording."),
+    "host_silent": (
+        "no host activity",
+        "A long time without any recorded host activity: see rule host-silence.",
+    ),
+    "sync": ("stream wait", "The next op was launched; its stream waited for another stream."),
+    "kernel_wait": ("launch latency", "The next op was launched and started soon: see the threshold idle-causes."),
+    "other": ("other", "The next op was launched but not started, for a cause that was not recorded."),
+    "unknown": ("launch unknown", "The launch of the next op was not recorded."),
+    "after_last": ("after the last op", "No device op followed in this recording."),
 }
 """Title and meaning of each cause."""
 
@@ -74,15 +77,15 @@ HOLDER_TITLES: Mapping[str, tuple[str, str]] = {
         "first call",
         "The first call of its name, or the first launch of a kernel, far longer than later ones: start-up, loading code.",
     ),
-    "sync": ("synchronising call", "A call that waits for the device, or a blocking copy."),
+    "sync": ("synchronizing call", "A call that waits for the device, or a blocking copy."),
     "gc": ("garbage collection", "Recorded garbage collection."),
     "range": ("range", "An annotated range with nothing recorded inside it."),
     "system": ("system call", "A call of the operating system, or an event of an unknown kind."),
-    "sample": ("CPU sample", "Of the thread only samples of the CPU tell: the function that the last one found."),
-    "off_cpu": ("off the CPU", "Of the thread only that it was on no CPU is recorded."),
+    "sample": ("CPU sample", "Only CPU samples cover the thread: the function of the last sample."),
+    "off_cpu": ("off the CPU", "The thread was descheduled; nothing else was recorded."),
     "profiler": ("profiler", "The profiler or the driver's module loading."),
-    "device": ("launched", "The launch had returned; the device had not begun."),
-    "nothing": ("nothing recorded", "Nothing was recorded: what the host did is not known."),
+    "device": ("launched", "The launch had returned, but the device had not started the op."),
+    "nothing": ("nothing recorded", "Nothing was recorded: the host's activity is unknown."),
 }
 """Title and meaning of each kind."""
 
@@ -151,15 +154,17 @@ TABLES: tuple[Table, ...] = (
             "class": Column(
                 "category", "compute | collective | memcpy | memset | idle (of devices) | host | no_op.", CLASSES
             ),
-            "cause": Column("category", "Of idle time, why nothing ran, as in idle; else <NA>."),
+            "cause": Column("category", "Cause of idle time, as in idle; otherwise <NA>."),
             "op": Column(
                 "category",
                 "Ops on the host from outermost to innermost, ` > ` between, `…` for those left out; (no op),"
                 " (unlinked), (other); <NA> for idle time.",
             ),
             "kernel": Column("category", "Device op as recorded; (other); <NA> for idle and host time."),
-            "count": Column("int64", "Ops, waits or idle parts of that kind that begin in the step, hidden ones too."),
-            "exclusive_ns": Column("int64", "Time that is theirs alone, or their part of what equal ones share."),
+            "count": Column(
+                "int64", "Ops, waits or idle parts of that kind that begin in the step, overlapped ones too."
+            ),
+            "exclusive_ns": Column("int64", "Their exclusive time, or their share of time with equal ones."),
         },
     ),
 )

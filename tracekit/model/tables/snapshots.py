@@ -56,9 +56,9 @@ SNAPSHOT_NS = Column("Int64", "ns since the Unix epoch; <NA>: not recorded, rows
 _CONTEXT = {
     "stack": STACK,
     "forward_stack": Column("Int64", "Stack of the forward pass that led here, as `stack`."),
-    "compile_context": Column("category", "What was being compiled; `N/A`: nothing."),
+    "compile_context": Column("category", "Code being compiled; `N/A`: none."),
     "user_metadata": Column("category", "Text that the program attached; empty: none."),
-    "category": Column("category", "What for, as a profiler recorded it."),
+    "category": Column("category", "Category, as recorded by a profiler."),
 }
 """Where and for what a block was allocated."""
 
@@ -82,7 +82,9 @@ TABLES: tuple[Table, ...] = (
             "ts_ns": SNAPSHOT_NS,
             "action": Column("category", " | ".join(ACTIONS) + ".", ACTIONS),
             "address": ADDRESS,
-            "size_bytes": Column("Int64", "Bytes: of alloc and free as requested, of segments as got; oom: asked."),
+            "size_bytes": Column(
+                "Int64", "Bytes: of alloc and free as requested, of segments as reserved; oom: as requested."
+            ),
             "device_free_bytes": Column("Int64", "Free on the device when memory ran out (oom)."),
             "stream": STREAM,
             "pool": POOL,
@@ -91,7 +93,7 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "memory_segments",
-        "a stretch of memory that the allocator had from the driver at the end",
+        "a segment that the allocator had from the driver at the end",
         {
             "memory": MEMORY,
             "device": DEVICE,
@@ -99,11 +101,11 @@ TABLES: tuple[Table, ...] = (
             "size_bytes": Column("Int64", "Bytes of it."),
             "allocated_bytes": Column("Int64", "Rounded bytes of its blocks in use."),
             "active_bytes": Column("Int64", "The same with those that wait to be free."),
-            "requested_bytes": Column("Int64", "Bytes that were asked for, of the active ones."),
+            "requested_bytes": Column("Int64", "Requested bytes of active blocks."),
             "stream": STREAM,
             "kind": Column("category", "small (for blocks to 1 MiB) | large, as recorded."),
             "pool": POOL,
-            "expandable": Column("Int64", "1: grows in place by mapped pages; 0: does not."),
+            "expandable": Column("Int64", "1: expandable (mapped pages); 0: not."),
             "stack": STACK,
         },
     ),
@@ -116,7 +118,7 @@ TABLES: tuple[Table, ...] = (
             "device": DEVICE,
             "address": ADDRESS,
             "size_bytes": Column("Int64", "Rounded bytes that it occupies."),
-            "requested_bytes": Column("Int64", "Bytes asked for; of a free block, by the last who had it."),
+            "requested_bytes": Column("Int64", "Requested bytes; of a free block, by its last user."),
             "state": Column("category", " | ".join(STATES) + ".", STATES),
             **_CONTEXT,
         },
@@ -147,12 +149,12 @@ TABLES: tuple[Table, ...] = (
         "one level of memory that a log gives for one step",
         {
             "line": Column("int64", "Line of the log, from 1."),
-            "logged_ns": Column("Int64", "When, ns since the Unix epoch, where the line says."),
+            "logged_ns": Column("Int64", "When, ns since the Unix epoch, if in the line."),
             "step": STEP,
             "device": DEVICE,
             "point": POINT,
             "quantity": QUANTITY,
-            "size_bytes": Column("int64", "Bytes, by the unit that the name tells."),
+            "size_bytes": Column("int64", "Bytes, by the unit in the name."),
         },
     ),
     Table(
@@ -161,8 +163,8 @@ TABLES: tuple[Table, ...] = (
         {
             "ts_ns": Column("Int64", "When, ns on the clock of ts_ns; <NA>: held before the recording began."),
             "category": TORCH_CATEGORY,
-            "change_bytes": Column("int64", "Bytes that came, negative: that went."),
-            "level_bytes": Column("int64", "Bytes that the category holds after it."),
+            "change_bytes": Column("int64", "Bytes added; negative: removed."),
+            "level_bytes": Column("int64", "Bytes of the category after it."),
         },
     ),
 )

@@ -338,7 +338,7 @@ def _decode_saved_column(table: Table, name: str, rows: int, archive: _SavedArch
 def _decode_saved_flags(values: np.ndarray[Any, np.dtype[np.uint8]], entry: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Decode bytes of 0 or 1 as booleans."""
     if (values > 1).any():
-        raise _MalformedFile(f"{entry!r} holds a truth value that is neither 0 nor 1")
+        raise _MalformedFile(f"{entry} contains a truth value other than 0 and 1")
     return values.astype(np.bool_)
 
 
@@ -347,17 +347,17 @@ def _decode_saved_coded(column: Column, entry: str, rows: int, archive: _SavedAr
     codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
     texts = _check_saved_texts(archive.json(f"{entry}.categories"), entry)
     if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
-        raise _MalformedFile(f"{entry!r} holds half a character")
+        raise _MalformedFile(f"{entry} contains half a character")
     if len(set(texts)) != len(texts):
         raise _MalformedFile(f"{entry!r} repeats a category")
     if rows and not (codes.min() >= -1 and codes.max() < len(texts)):
-        raise _MalformedFile(f"{entry!r} holds a code that stands for nothing")
+        raise _MalformedFile(f"{entry} contains an unknown code")
     if column.values:
         code_of = dict(zip(column.values, count(), strict=False))
         # The last entry maps code -1, which is invalid in a column with a closed set of values.
         codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
         if (codes < 0).any():
-            raise _MalformedFile(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
+            raise _MalformedFile(f"{entry} contains a value that is not one of {', '.join(column.values)}")
         texts = tuple(column.values)
     narrow = choose_narrowest(len(texts))
     return Coded(codes.astype(narrow), texts)

@@ -76,7 +76,7 @@ def make_copy_error(name: str, error: OSError, path: str) -> TracekitError:
     place = make_displayable(str(error.filename or path))
     return TracekitError(
         f"{make_displayable(name)}: not copied: {place}: {reason}",
-        "check permissions and free space, then run it again: what is copied stays",
+        "check permissions and free space, then run it again: finished copies stay",
     )
 
 
@@ -133,7 +133,7 @@ def _copy_original(original: OriginalFile, target: Path) -> CopyResult:
         size = temporary.stat().st_size
         if size != original.size_bytes or digest_file_on_disk(temporary) != digest:
             raise TracekitError(
-                f"{make_displayable(original.name)}: not copied: what was written differs from it",
+                f"{make_displayable(original.name)}: not copied: the written file differs",
                 "check the disk that it was written to",
             )
         os.utime(temporary, ns=(original.atime_ns, original.mtime_ns))

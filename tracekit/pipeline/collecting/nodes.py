@@ -120,7 +120,7 @@ def _ask_node(cluster: Cluster, node: str, name: str, function: Callable[..., An
     if answer.problem:
         raise TracekitError(
             f"{make_displayable(name)}: not copied: {cluster.name(node)}: {answer.problem}",
-            "run it again: what is copied stays",
+            "run it again: finished copies stay",
         )
     return answer.value
 

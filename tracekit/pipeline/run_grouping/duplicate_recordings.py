@@ -137,7 +137,7 @@ def _drop_duplicate_rows(part: MeasuredSource, originals: Mapping[str, str], cou
     name = part.source.name
     if name in originals:
         original = originals[name]
-        message = f"the same recording as {original}, which holds as much or more of it and counts"
+        message = f"the same recording as {original}, which contains as much or more and is used"
         notes = (Note("warning", SAME_RECORDING, message, name, data=Data(original=original)),)
         return replace(part, tables=tables, notes=notes, faults=(), original=original)
     if name in counting:

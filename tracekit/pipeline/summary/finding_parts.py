@@ -93,7 +93,7 @@ def _count_small_stages(parts: Sequence[Finding]) -> Iterator[str]:
     """Count the stages with too little time to be reported."""
     stages = {stage for part in parts for stage in _list_finding_stages(part)}
     if stages:
-        yield f"too little to count in {len(stages)} more {choose_plural(len(stages), 'stage')}"
+        yield f"below the threshold in {len(stages)} more {choose_plural(len(stages), 'stage')}"
 
 
 def _list_smaller_parts(smaller: Sequence[Finding]) -> Iterator[str]:

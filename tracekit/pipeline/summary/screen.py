@@ -266,7 +266,7 @@ def _measure_outside_stages(measured: Measurements) -> tuple[Metric, ...]:
     if wall_ns <= 0 or list_selected_stages(measured):
         return ()
     gap = 1 - float(attributed.integers("attributed_ns").sum()) / wall_ns
-    return (Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"),)
+    return (Metric("unattributed_ratio", gap, "ratio", "lower", label="outside any stage"),)
 
 
 def has_split_runs(measured: Measurements) -> bool:
@@ -325,12 +325,12 @@ def _measure_memory_peaks(measured: Measurements) -> tuple[Metric, ...]:
     levels = levels.filter(levels.equals("memory", "device"))
     rows = levels
     columns = [
-        ("peak_requested", "peak_bytes", "most requested on one GPU"),
-        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+        ("peak_requested", "peak_bytes", "peak requested on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "peak reserved on one GPU"),
     ]
     if not len(rows):
         rows = measured.frame("category_peaks")
-        columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+        columns = [("peak_tensors", "peak_bytes", "peak of tensors on one device")]
     counted_in = ""
     if _evaluate_sound_part(measured, lambda whom: bool(has_pausable(whom, levels).any()), otherwise=False):
         counted_in = " (with pools that may be unmapped)"
@@ -431,8 +431,10 @@ def _measure_stage_busy(measured: Measurements) -> Frame | None:
     return sum_gpu_time_by_stage(measured).select(*STAGE_KEY, "busy_ratio")
 
 
-_SLOWEST_RANK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."
-_SLOWEST_RANK_HEADING = Heading("slowest", "most own work", doc=_SLOWEST_RANK_DOC)
+_SLOWEST_RANK_DOC = (
+    "The rank that is busy longest in it, waits in collectives excluded, and its excess over the median of the others."
+)
+_SLOWEST_RANK_HEADING = Heading("slowest", "slowest rank", doc=_SLOWEST_RANK_DOC)
 
 WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
 """Minimum excess over the others' median, and minimum share of the step, for a rank to be named."""
@@ -450,7 +452,7 @@ def _name_slowest_ranks(measured: Measurements) -> dict[tuple[str | None, str | 
         for row in ranks.rows("canonical", "rank", "over"):
             key, over = (rank_group.run, rank_group.role, row["canonical"]), row["over"]
             if over > slowest.get(key, (0.0, ""))[0]:
-                slowest[key] = (over, f"rank {row['rank']} (+{format_quantity(over, 'ratio')})")
+                slowest[key] = (over, f"rank {row['rank']} (+{format_quantity(over, 'ratio')} busy)")
     return {key: text for key, (_, text) in slowest.items()}
 
 

@@ -222,7 +222,7 @@ def _format_finding_args(finding: Finding) -> str:
     """Format a finding as the arguments of its intervals."""
     arguments = {"rule": finding.rule, "severity": finding.severity, "claim": finding.claim, "try": finding.advice}
     if finding.recoverable_ns is not None:
-        arguments["up to, per step"] = format_quantity(finding.recoverable_ns, "ns")
+        arguments["max saving per step"] = format_quantity(finding.recoverable_ns, "ns")
     for metric in finding.evidence:
         arguments[metric.label or metric.name] = format_quantity(metric.value, metric.unit)
     for number, caveat in enumerate(finding.caveats, start=1):

@@ -72,7 +72,7 @@ def export_timeline(
     report = pipeline.judge(measured)
     where = plan_timeline(measured, correct_clocks=correct_clocks)
     if not where.lanes:
-        raise TracekitError("there is no trace among these files", "name profiles, not logs alone")
+        raise TracekitError("none of these files is a trace", "name profiles, not logs alone")
     annotations = annotate_timeline(measured, report, where)
     among = _is_target_among_inputs(target, discovery)
     with contextlib.ExitStack() as stack:

@@ -59,7 +59,11 @@ MAX_ROWS = 1_000
 SUMMED = ("gap_count", "idle_ns")
 
 NOTHING = "(nothing recorded)"
-ON_DEVICE = {"sync": "(waiting for another stream)", "kernel_wait": "(starting up)", "": "(not begun, unknown why)"}
+ON_DEVICE = {
+    "sync": "(waiting for another stream)",
+    "kernel_wait": "(starting up)",
+    "": "(launched but not started, cause unknown)",
+}
 
 _WORKS = np.isin(HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu"))
 """Holders of another thread that explain why the launching thread waits."""

@@ -49,7 +49,7 @@ class MemoryLevels:
     """Levels of one allocator after each of its samples, in order of time.
 
     `reserved` is None if nothing was recorded; its unknown entries are -1. `rows` are the rows of
-    `memory_ops`. `relative`: levels count from the start of the recording, not from zero. Levels of a
+    `memory_ops`. `relative`: levels are relative to the start of the recording, not from zero. Levels of a
     snapshot come from its `replay`, and begin with the level before its history.
     """
 

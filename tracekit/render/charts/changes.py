@@ -112,7 +112,7 @@ def draw_strips_chart(chart: Chart, marks: Sequence[Mark], tones: Sequence[str],
     for mark in marks:
         role, note = "glyph", ""
         if not mark.value:
-            role, note = "glyph hollow", ", does not count"
+            role, note = "glyph hollow", ", left out"
         name = shorten_for_tooltip(chart.rows[mark.row]) + shorten_for_tooltip(_format_dot_number(mark))
         tip = f"{name}: {shorten_for_tooltip(_format_x_value(mark.place, chart))}{note}"
         x, y = rows.x(values, mark.place), rows.middle(mark.row)

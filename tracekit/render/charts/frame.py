@@ -30,7 +30,7 @@ TONES = 8
 MAX_TOOLTIPS = 600
 """Number of marks with a tooltip, the largest; the others are merged into one shape per role."""
 
-_NOTHING = frozenset({"idle", "free", "other", "unattributed", "unknown", "in no stage", "none", "no change"})
+_NOTHING = frozenset({"idle", "free", "other", "unattributed", "unknown", "outside any stage", "none", "no change"})
 _STRONG = frozenset({"s0", "s1", "s4", "s6", "s7"})
 _LEGEND = 16
 

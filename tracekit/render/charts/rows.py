@@ -338,6 +338,6 @@ KINDS = (
     ChartKindLayout("bars", _AMOUNT, "Bars of amounts", draw_bars_chart, is_placed=lambda _: True),
     ChartKindLayout("heatmap", ("row", "start", "end", "value"), "Coloured cells", draw_heatmap_chart, sample=""),
     ChartKindLayout("matrix", _AMOUNT, "Coloured cells, the darker the larger", draw_matrix_chart, "", lambda _: True),
-    ChartKindLayout("extents", _EXTENT, "Parts of amounts as bars beside one another", draw_extents_chart),
-    ChartKindLayout("icicle", _EXTENT, "A tree of bars, each above those that are parts of it", draw_icicle_chart, ""),
+    ChartKindLayout("extents", _EXTENT, "Parts of amounts as adjacent bars", draw_extents_chart),
+    ChartKindLayout("icicle", _EXTENT, "A tree of bars, each above its parts", draw_icicle_chart, ""),
 )
