@@ -453,7 +453,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
         gain, ratio = gemms[0].per_step(loss.ns)
         if ratio is not None and ratio < limit["step_ratio"]:
             continue
-        places = _locate_unaligned(role, sized) or tuple(work.places[0] for work in unaligned_work[:3])
+        places = _locate_unaligned(run, role, sized) or tuple(work.places[0] for work in unaligned_work[:3])
         first = f": {places[0].name} most of all" if places[0].name else ""
         yield Finding(
             "unaligned-gemm",
@@ -535,12 +535,13 @@ def _explain_doubts(loss: _UnalignedLoss, limit: Mapping[str, float]) -> Iterato
         )
 
 
-def _locate_unaligned(role: str | None, sized: Frame) -> tuple[Place, ...]:
+def _locate_unaligned(run: str | None, role: str | None, sized: Frame) -> tuple[Place, ...]:
     """Return the places of the three unaligned products with most time."""
     unaligned = sized.filter(sized["is_unaligned"])
     worst = unaligned.sort("time", "label", descending=["time"]).distinct("canonical", "label")
     return tuple(
-        Place(role=role, stage=row["canonical"], name=row["label"]) for row in worst.head(3).rows("canonical", "label")
+        Place(run=run, role=role, stage=row["canonical"], name=row["label"])
+        for row in worst.head(3).rows("canonical", "label")
     )
 
 

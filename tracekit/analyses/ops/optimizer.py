@@ -286,7 +286,7 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
                 Metric("short_kernels", short_count, "count", "lower", label="kernels under 10 µs"),
                 make_evidence_metric("dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"),
             ),
-            (Place(role=row["role"], name=row["name"]),),
+            (Place(run=row["run"], role=row["role"], name=row["name"]),),
             round(lost_ns),
             ratio,
             (caveat,),

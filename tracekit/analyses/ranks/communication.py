@@ -404,7 +404,7 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
             make_evidence_metric("small_count", steps.mean(len(moved)), "per step and rank"),
             make_evidence_metric("small_ns", round(spent), "their time per step and rank"),
         ),
-        (Place(role=role, stage=stage, name=op),),
+        (Place(run=run, role=role, stage=stage, name=op),),
         round(gain),
         ratio,
         tuple(caveats),

@@ -316,7 +316,7 @@ def _report_rank_imbalance(
                 "constant_ratio", constant, "steps in which the same rank works longest", better="neither"
             ),
         ),
-        (Place(role=rank_group.role, step=step, stage=stage),),
+        (Place(run=rank_group.run, role=rank_group.role, step=step, stage=stage),),
         round(gain),
         share,
         (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),

@@ -207,7 +207,7 @@ def _find_small_forward_batches(measured: Measurements, pooled: Frame, threshold
                 Metric("training_rows", training, "", label="rows, training"),
                 Metric("micro_batches", each, "", "lower", label="micro-batches per step and rank"),
             ),
-            tuple(Place(role=role, stage=name) for name in names),
+            tuple(Place(run=run, role=role, stage=name) for name in names),
             None,
             None,
             ("the saving cannot be derived from a trace: try it", "needs free memory"),

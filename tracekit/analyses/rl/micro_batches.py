@@ -215,7 +215,7 @@ def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: T
                     Metric("longest", int(of_kind["max_ns"].max()), "ns", "lower", label="longest"),
                     Metric("shortest", int(of_kind["min_ns"].min()), "ns", label="shortest"),
                 ),
-                (Place(role=role, stage=stage),),
+                (Place(run=run, role=role, stage=stage),),
                 round(gain),
                 ratio,
                 ("long batches use a GPU better: the saving of equal batches is unknown",),
@@ -262,7 +262,7 @@ def _find_redundant_log_probs(
                     Metric("old_log_prob_wall", round(gain), "ns", "lower", label="per step"),
                     Metric("mini_batches", count, "count", label="mini-batches per update"),
                 ),
-                (Place(role=passes.values("role")[0], stage="old_log_prob"),),
+                (Place(run=run, role=passes.values("role")[0], stage="old_log_prob"),),
                 round(gain),
                 ratio,
                 (

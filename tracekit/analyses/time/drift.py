@@ -148,7 +148,7 @@ def _find_drift(
             make_evidence_metric("gain_ns", round(gain), "of the mean step"),
             *list_time_counted_elsewhere(measured, late_steps, pause, count),
         ),
-        (Place(step=step, stage=stage),),
+        (Place(run=run, step=step, stage=stage),),
         round(gain),
         share,
         ("a temporary slowdown from outside looks the same",),

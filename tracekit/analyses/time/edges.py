@@ -160,7 +160,9 @@ def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thres
                     make_evidence_metric("unseen_ns", round(unseen), "no host activity recorded"),
                 ),
                 tuple(
-                    Place(role=role, stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}")
+                    Place(
+                        run=run, role=role, stage=r["next_canonical"], name=f"{r['canonical']} to {r['next_canonical']}"
+                    )
                     for r in tops
                 ),
                 round(idle),

@@ -110,23 +110,23 @@ def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thres
                 Metric("collections", steps.mean(count), "count", "lower", label="per step"),
                 make_evidence_metric("longest_ns", int(in_steps["max_ns"].max()), "longest collection"),
             ),
-            tuple(_locate_collections(of_owner, role)),
+            tuple(_locate_collections(of_owner, run, role)),
             round(lost),
             ratio,
         )
 
 
-def _locate_collections(rows: Frame, role: str | None) -> Iterator[Place]:
+def _locate_collections(rows: Frame, run: str | None, role: str | None) -> Iterator[Place]:
     """Locate the stages with most collection time, by rank where few ranks collect; the role if none is in a stage."""
     staged = rows.filter(~rows.equals("window", "step") & ~rows.is_missing("canonical") & (rows["dur_ns"] > 0))
     if not len(staged):
-        yield Place(role=role)
+        yield Place(run=run, role=role)
         return
     are_few = len({*staged.values("rank")} - {None}) <= MOST_PLACES
     by = ("canonical", "rank") if are_few else ("canonical",)
     sums = staged.group_by(*by).agg(dur_ns=sum_of("dur_ns"))
     for row in sums.sort("dur_ns", descending=["dur_ns"]).head(MOST_PLACES).rows():
-        yield Place(role=role, stage=row["canonical"], rank=row.get("rank"))
+        yield Place(run=run, role=role, stage=row["canonical"], rank=row.get("rank"))
 
 
 def _make_collection_table(measured: Measurements, rows: Frame) -> Sheet:

@@ -364,7 +364,7 @@ def _report_launch_gaps(
             ),
             make_evidence_metric("gap_ns", round(gap), f"of {format_quantity(wall, 'ns')} wall"),
         ),
-        tuple(Place(role=row["role"], stage=row["canonical"]) for row in rows),
+        tuple(Place(run=row["run"], role=row["role"], stage=row["canonical"]) for row in rows),
         round(gap),
         ratio,
         ("upper bound: profiling makes every launch longer",),
@@ -386,7 +386,7 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
             make_evidence_metric("median_call_ns", row["call_p50_ns"], "median call", better="neither"),
             make_evidence_metric("short_ns", round(short), "short calls per step"),
         ),
-        (Place(role=row["role"], stage=largest[0] if largest else None),),
+        (Place(run=row["run"], role=row["role"], stage=largest[0] if largest else None),),
         round(short),
         ratio,
         (

@@ -238,9 +238,11 @@ def _count_interrupted_steps(steady_interruption: StepInterruptions) -> str:
 
 def _locate_interruptions(late: Frame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
-    by_name = late.group_by("role", "canonical", "name").agg(dur_ns=sum_of("dur_ns"))
+    by_name = late.group_by("run", "role", "canonical", "name").agg(dur_ns=sum_of("dur_ns"))
     longest = by_name.sort("dur_ns", "name", descending=["dur_ns"]).head(3)
-    return tuple(Place(role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows())
+    return tuple(
+        Place(run=row["run"], role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows()
+    )
 
 
 def _make_interruption_table(measured: Measurements, rows: Frame, first: int) -> Sheet:

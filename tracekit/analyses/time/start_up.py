@@ -441,9 +441,11 @@ def _find_start_up_outside_steps(measured: Measurements, rows: Frame, thresholds
 
 def _locate_start_up_calls(rows: Frame) -> tuple[Place, ...]:
     """Locate up to three names and stages with most of the time."""
-    by_name = rows.group_by("role", "canonical", "name").agg(dur_ns=sum_of("dur_ns"))
+    by_name = rows.group_by("run", "role", "canonical", "name").agg(dur_ns=sum_of("dur_ns"))
     longest = by_name.sort("dur_ns", "name", descending=["dur_ns"]).head(3)
-    return tuple(Place(role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows())
+    return tuple(
+        Place(run=row["run"], role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows()
+    )
 
 
 def _make_start_up_table(measured: Measurements, rows: Frame) -> Sheet:

@@ -195,7 +195,12 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Th
             make_evidence_metric("idle_ratio", share, "of the stage"),
         ),
         tuple(
-            Place(role=window.role, stage=window.canonical, name=name if call in (None, name) else f"{name} ({call})")
+            Place(
+                run=window.run,
+                role=window.role,
+                stage=window.canonical,
+                name=name if call in (None, name) else f"{name} ({call})",
+            )
             for name, call in tops
         ),
         round(lost),
