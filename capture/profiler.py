@@ -156,6 +156,8 @@ class DistProfiler:
             return
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))
+        if isinstance(step, str) and step.isdecimal():
+            step = int(step)
         if self._manifest is not None:
             self._try("manifest", lambda: self._begin(step, kwargs.get("role")))
             self._try("SIGTERM", endings.mind_sigterm)

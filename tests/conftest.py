@@ -40,18 +40,19 @@ settings.register_profile("nightly", deadline=None, max_examples=500, print_blob
 settings.load_profile(os.environ.get("TRACEKIT_HYPOTHESIS", "steady"))
 
 collect_ignore = [
-    f"support/{name}.py"
+    f"{name}.py"
     for name in (
-        "hydra_overrides",
-        "verl_group_run",
-        "verl_group_switched",
-        "verl_matrix",
-        "verl_servers",
-        "verl_switched_run",
-        "verl_workers",
+        "data/gpu/record",
+        "support/hydra_overrides",
+        "support/verl_group_run",
+        "support/verl_group_switched",
+        "support/verl_matrix",
+        "support/verl_servers",
+        "support/verl_switched_run",
+        "support/verl_workers",
     )
 ]
-"""Programs that only a Python with verl can run."""
+"""Programs that only a Python with verl or torch can run."""
 
 
 def pytest_configure():

@@ -192,7 +192,7 @@ def test_a_new_question_with_its_table_threshold_and_rule_is_one_file_its_page_a
     assert (status, shown) == ("ok", "True")
     assert int(count) > 100
     assert Path(file).is_relative_to(house)
-    assert python(house, "-m", "tracekit", "explain", "r99").stdout == page
+    assert python(house, "-m", "tracekit", "explain", "r99", "--format", "md").stdout == page
     assert "Rows of host_ops." in python(house, "-m", "tracekit", "tables", "op_counts").stdout
     assert contracts(house).returncode == 0
 

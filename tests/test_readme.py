@@ -155,9 +155,9 @@ def test_the_pictures_are_those_of_the_example(checkout):
 
 OF_OTHERS = {
     "--capture-range", "--capture-range-end", "--cpuctxsw", "--cuda-graph-trace", "--from",
-    "--contents", "--include-blobs", "--nproc-per-node", "--spec", "--trace", "--type",
+    "--contents", "--include-blobs", "--nproc-per-node", "--rounds", "--spec", "--trace", "--type",
 }  # fmt: skip
-"""Options of nsys, torchrun, pipx, uvx and capture."""
+"""Options of nsys, torchrun, pipx, uvx, capture and the benchmarks."""
 
 
 def test_options_and_questions_that_pages_name_are_there():

@@ -1,15 +1,15 @@
-"""Where the time and the memory of a run went, why, and whether a change helped.
+"""Time and memory of RL training runs: where a step spends them, why, and whether a change helped.
 
 import tracekit
 trace = tracekit.load("rank0.pt.trace.json.gz")
-trace["device_ops"]                              # a pandas frame
-report = tracekit.analyze("outputs/profile")     # a Report; a notebook shows it
-report.tables["kernels"]                         # what is shown, as pandas frames
+trace["device_ops"]                              # the events of one process, as pandas frames
+report = tracekit.analyze("outputs/profile")     # a Report; a notebook renders it
+report.tables["kernels"]                         # the tables of the report, as pandas frames
 measured = tracekit.measure("outputs/profile")
-measured.tables["kernels"]                       # what was measured of every process and step
+measured.tables["kernels"]                       # the tables behind it: every process and step
 print(tracekit.render(report, "md"))
-found = tracekit.compare("base/", "opt/")        # a Comparison
-print(found.verdict, tracekit.render(found))
+change = tracekit.compare("base/", "opt/")       # a Comparison
+print(change.verdict, tracekit.render(change))
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ install_display(_load_display)
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _LAZY:
-        raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
+        from tracekit.model.text.labels import did_you_mean
+
+        raise AttributeError(f"module 'tracekit' has no attribute {name!r}{did_you_mean(name, __all__)}")
     require_alone()
     return getattr(import_module(_LAZY[name]), name)
 

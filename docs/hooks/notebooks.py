@@ -1,4 +1,4 @@
-"""Notebooks as pages: each is run where it lies, and shown with what it gave; an error in it ends the build."""
+"""Notebooks as pages: each runs in its own folder and is shown with its outputs; an error in it ends the build."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).parents[1] / "notebooks"
 
 _SHOWN: dict[str, list[str]] = {}
-"""Outputs as HTML by page; they are put in after Markdown, which would read them."""
+"""Outputs as HTML by page, inserted after Markdown, which would interpret them."""
 
 _PLACE = re.compile(r'<div data-output="(\d+)"></div>')
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The files, with a page in place of each notebook."""
+    """Replace each notebook by a page."""
     for path in sorted(FOLDER.glob("*.ipynb")):
         uri = f"notebooks/{path.name}"
         source = files.get_file_from_path(uri)
@@ -34,7 +34,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_config(config: Any) -> Any:
-    """The configuration, with the pages of notebooks in the navigation."""
+    """Replace notebooks by their pages in the navigation."""
     for part in config.nav:
         for pages in part.values():
             pages[:] = [_as_page(page) for page in pages]
@@ -48,13 +48,13 @@ def _as_page(entry: Any) -> Any:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """The page with the outputs of its cells."""
+    """Insert the outputs of the cells."""
     outputs = _SHOWN.get(page.file.src_uri, [])
     return _PLACE.sub(lambda place: outputs[int(place[1])], html)
 
 
 def executed(path: Path) -> nbformat.NotebookNode:
-    """The notebook after all cells ran in the directory that it lies in; raises where one fails."""
+    """Run all cells in the notebook's folder; raise if one fails."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
     client.execute()
@@ -62,7 +62,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
 
 
 def page_of(notebook: nbformat.NotebookNode) -> tuple[str, list[str]]:
-    """The notebook as Markdown with a place for every output, and the outputs as HTML."""
+    """Convert the notebook to Markdown with a place for every output, and its outputs to HTML."""
     parts: list[str] = []
     outputs: list[str] = []
     for cell in notebook.cells:
@@ -77,7 +77,7 @@ def page_of(notebook: nbformat.NotebookNode) -> tuple[str, list[str]]:
 
 
 def _shown(output: nbformat.NotebookNode) -> str:
-    """One output of a cell, in the form that a page shows best."""
+    """Wrap one output of a cell."""
     return f'<div class="output">{_form(output)}</div>'
 
 

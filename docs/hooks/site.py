@@ -1,6 +1,6 @@
-"""Pages of the site that are made from the package, and files of the repository that pages link.
+"""Pages of the site that are generated from the package, and files of the repository that pages link.
 
-Rules, tables, commands, problems and words are never written twice: their pages come from what the program itself uses.
+Rules, tables, commands, problems and words are written once, in the program; their pages are generated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INCLUDED: Mapping[str, str] = {
     "CONTRIBUTING.md": "contributing.md",
     "tracekit/readers/chrome/RECOVERY.md": "recovery.md",
 }
-"""Pages that lie where they are used, by their place in the repository: what they are called on the site."""
+"""Names on the site of pages that are stored outside docs/, by path in the repository."""
 
 SUBJECTS: Mapping[str, str] = {
     "time": "Time",
@@ -42,8 +42,11 @@ SUBJECTS: Mapping[str, str] = {
     "rl": "Rollout and training",
     "ops": "Ops, kernels and copies",
     "memory": "Memory",
-    "trust": "What to trust",
+    "trust": "Data quality",
 }
+
+SEARCH_BOOSTS: Mapping[str, float] = {"guides/": 6, "changelog.md": 0.1, "contributing.md": 0.3}
+"""Factors on the rank of pages in a search, by how their names begin: guides answer, a changelog repeats every word."""
 
 _BLOCK = re.compile(r"\||- |\d+\. ")
 """Start of a table row or of a list item."""
@@ -52,7 +55,7 @@ _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
 def on_config(config: Any) -> Any:
-    """The configuration, with a page a rule in the navigation."""
+    """Add one page per rule to the navigation."""
     for part in config.nav:
         for name, pages in part.items():
             if name == "Findings":
@@ -67,12 +70,12 @@ def _rules_by_subject() -> Iterator[dict[str, list[dict[str, str]]]]:
 
 
 def _folder(rule: rules.RulePage) -> str:
-    """The folder of the page of a rule."""
+    """Get the folder of a rule's page."""
     return next((ROOT / "tracekit/analyses").rglob(f"{rule.id}.md")).parent.name
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """All files of the site: those of docs/, the generated pages, and what pages link outside docs/."""
+    """Add the generated pages, and the files outside docs/ that pages link."""
     for uri, text in pages().items():
         files.append(File.generated(config, uri, content=text))
     for uri in sorted(_linked(files)):
@@ -81,11 +84,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def pages() -> dict[str, str]:
-    """The generated pages by their name on the site."""
+    """Generate pages, by name on the site."""
     made = {uri: (ROOT / source).read_text() for source, uri in INCLUDED.items()}
     made |= {f"rules/{rule.id}.md": _rule_page(rule) for rule in rules.RULES}
     made["rules/index.md"] = _rule_list()
-    made["tables/raw.md"] = _tables("Raw tables: what readers give", (*RAW, ARGS), without=())
+    made["tables/raw.md"] = _tables(
+        "Raw tables", (*RAW, ARGS), without=(), preface="Readers make these tables from the events of a file."
+    )
     made["tables/measured.md"] = _measured_tables()
     made["commands.md"] = _command_page()
     made["schema/index.md"] = _schema_list()
@@ -93,17 +98,20 @@ def pages() -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The text of a page with the generated parts in place, and links that lead out of docs/ to what lies there."""
+    """Insert the generated parts of a page, and redirect links that leave docs/."""
     markdown = markdown.replace("<!-- problems -->", _problems())
     markdown = markdown.replace("<!-- words -->", _words())
     markdown = markdown.replace("<!-- accelerators -->", _accelerators())
     markdown = markdown.replace("<!-- recordings -->", _recordings())
     uri = page.file.src_uri
+    for start, boost in SEARCH_BOOSTS.items():
+        if uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
     return _LINK.sub(lambda link: _relinked(link, uri), spaced(markdown))
 
 
 def spaced(markdown: str) -> str:
-    """The text with a blank line before each list and table, which Markdown in Python wants and GitHub does not."""
+    """Add a blank line before each list and table: Python's Markdown needs it, GitHub does not."""
     lines: list[str] = []
     fenced = False
     before = ""
@@ -118,12 +126,12 @@ def spaced(markdown: str) -> str:
 
 
 def _inside(begin: str, before: str) -> bool:
-    """Whether a line that begins so goes on with the list or table that the line before is of."""
+    """Whether a line that begins so continues the list or table of the line before."""
     return before.startswith((" ", begin)) or (begin != "|" and _BLOCK.match(before) is not None)
 
 
 def _home(uri: str) -> str:
-    """The place in the repository of a page of the site."""
+    """Get the path in the repository of a page."""
     sources = {page: source for source, page in INCLUDED.items()}
     return sources.get(uri, f"{DOCS}/{uri}")
 
@@ -153,7 +161,7 @@ def _relinked(link: re.Match[str], uri: str) -> str:
 
 
 def _linked(files: Files) -> set[str]:
-    """Files of the repository outside docs/ to which pages link, but for those that are pages."""
+    """Find the files outside docs/ that pages link, without those that are pages."""
     found = set()
     for file in files.documentation_pages():
         if not file.src_uri.endswith(".md"):
@@ -168,14 +176,14 @@ def _linked(files: Files) -> set[str]:
 
 
 def _rule_list() -> str:
-    """The page that lists all rules."""
+    """Generate the list of all rules."""
     lines = [
         "# Findings",
         "Each finding comes from a rule. `tracekit explain NAME` prints the same page.",
         "The section *Which rules were checked?* of a report lists for each rule whether it found something, found nothing, or lacked data.",
     ]
     for subject, title in SUBJECTS.items():
-        lines += [f"\n## {title}", "| | rule | what it finds |", "|---|---|---|"]
+        lines += [f"\n## {title}", "| | rule | finding |", "|---|---|---|"]
         lines += [
             f"| {rule.number} | [{rule.id}]({rule.id}.md) | {rule.title} |"
             for rule in rules.RULES
@@ -185,7 +193,7 @@ def _rule_list() -> str:
 
 
 def _rule_page(rule: rules.RulePage) -> str:
-    """The page of a rule, and below it which question judges it and with which thresholds."""
+    """Generate the page of a rule, with its question and thresholds at the end."""
     lines = [rule.page.rstrip("\n"), ""]
     for question in ANALYSES:
         if rule.id not in question.rules:
@@ -202,19 +210,19 @@ def _rule_page(rule: rules.RulePage) -> str:
 
 
 def _measured_tables() -> str:
-    """The page of measured tables: the columns that all begin with stand once, on top."""
+    """Generate the page of measured tables, with their common columns listed once."""
     measured = [table for table in analyses.list_measured_tables() if not table.name.startswith("own_")]
-    keys = ["Every measured row begins with:", "", *_columns(KEYS)]
-    return _tables("Measured tables: what analyses give", measured, tuple(KEYS), "\n".join(keys))
+    keys = ["Analyses make these tables. Every row starts with:", "", *_columns(KEYS)]
+    return _tables("Measured tables", measured, tuple(KEYS), "\n".join(keys))
 
 
 def _tables(title: str, tables: Iterable[Any], without: Iterable[str], preface: str = "") -> str:
-    """A page of tables: the list, then each with its columns."""
+    """Generate a page of tables: the list, then each with its columns."""
     tables = list(tables)
     left_out = set(without)
     lines = [
         f"# {title}",
-        "`tracekit tables NAME` prints the same. Types are those of pandas; times are int64 nanoseconds, and what is not known is `<NA>`.",
+        "`tracekit tables NAME` prints the same. Types are those of pandas. Times are int64 nanoseconds; unknown values are `<NA>`.",
         "",
         preface,
         "",
@@ -237,17 +245,17 @@ def _columns(described: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """The text as a cell of a table."""
+    """Format a text as a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _schema_list() -> str:
-    """The page that lists the JSON Schemas."""
+    """Generate the list of JSON Schemas."""
     lines = [
         "# JSON",
-        "What `--export json=-` and `-o FILE.json` write. `tracekit schema NAME` prints the same schema. The version stands in the field `schema`.",
+        "Schemas of the output of `--format json` and `-o FILE.json`. `tracekit schema NAME` prints the same schema. The field `schema` has the version.",
         "",
-        "| schema | what it describes |",
+        "| schema | content |",
         "|---|---|",
     ]
     for path in sorted((ROOT / DOCS / "schema").glob("*.json")):
@@ -258,7 +266,7 @@ def _schema_list() -> str:
 
 
 def _command_page() -> str:
-    """The page of all commands, from their own help."""
+    """Generate the page of all commands from their help."""
     with click.Context(commands, info_name="tracekit") as top:
         lines = ["# Commands", "The same as `tracekit COMMAND --help`.", ""]
         names = commands.list_commands(top)
@@ -278,7 +286,7 @@ def _short(top: click.Context, name: str) -> str:
 
 
 def _help(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The lines on one command: how it is called, what it does, its options."""
+    """Format the usage, description and options of one command."""
     usage = command.get_usage(context).removeprefix("Usage: ")
     yield from ("```text", " ".join(usage.split()), "```", "")
     for paragraph in (command.help or "").split("\n\n"):
@@ -295,20 +303,20 @@ def _help(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _problems() -> str:
-    """Make the page of capture problems that `doctor` reports."""
+    """Make the table of capture problems that `doctor` reports."""
     lines = [
-        "| sign | what `doctor` says | where it comes from | what to do |",
+        "| code | problem | cause | fix |",
         "|---|---|---|---|",
     ]
     for code, problem in PROBLEMS.items():
-        what = problem.what.format(files="N files", count="N") or "(what was found)"
+        what = problem.what.format(files="N files", count="N") or "(the problem)"
         cells = map(_cell, (what, problem.cause, problem.remedy))
         lines.append(f"| `{code}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _accelerators() -> str:
-    """The accelerators in traces of PyTorch's profiler, and which of their rows are read."""
+    """Make the table of accelerators in PyTorch traces: which of their rows tracekit reads."""
     lines = ["| accelerator | host rows | device rows |", "|---|---|---|"]
     for name, categories in ACCELERATORS.items():
         cells = (f"{'read' if is_read(of_side) else 'not read'} (`{'`, `'.join(of_side)}`)" for of_side in categories)
@@ -317,13 +325,13 @@ def _accelerators() -> str:
 
 
 def _recordings() -> str:
-    """The kinds of recordings, and what is read of each."""
-    lines = ["| code | recording | what tracekit reads |", "|---|---|---|"]
+    """Make the table of recording kinds."""
+    lines = ["| code | recording | data read |", "|---|---|---|"]
     lines += [f"| `{kind.code}` | {kind.title} | {kind.read} |" for kind in KINDS.values()]
     return "\n".join(lines)
 
 
 def _words() -> str:
-    """The words that are explained on the screen."""
+    """Make the table of the words that the screen explains."""
     lines = ["| word | meaning |", "|---|---|"]
     return "\n".join([*lines, *(f"| {word} | {meaning} |" for word, meaning in MEANINGS.items())])

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import recorded
 from chrome_builder import annotation, kernel, launched, memcpy, memset, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import frame_of
+from recorded import name_of
 from rules.traces import MIB, pageable
 
 import tracekit
@@ -166,7 +168,7 @@ def test_a_gpu_without_copies_and_a_trace_without_a_gpu_are_told_apart(tmp_path)
     ]  # fmt: skip
 
 
-WITH_BANDWIDTH = (
+REAL_WITH_BANDWIDTH = (
     "tracelens/inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz",
     "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
     "hta/nccl_parser_config/nccl_data.json.gz",
@@ -178,12 +180,13 @@ WITH_BANDWIDTH = (
 )
 
 
-@pytest.mark.parametrize("name", WITH_BANDWIDTH)
-def test_the_rate_is_the_recorded_one_within_a_per_cent(name):
+WITH_BANDWIDTH = [Path(REAL) / "chrome" / name for name in REAL_WITH_BANDWIDTH] if REAL else recorded.TRACES
+
+
+@pytest.mark.parametrize("path", WITH_BANDWIDTH, ids=name_of)
+def test_the_rate_is_the_recorded_one_within_a_per_cent(path):
     """The profiler's own rate of each copy, weighted by time. Of files in nanoseconds: whole µs are too coarse."""
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    trace = tracekit.load(Path(REAL) / "chrome" / name)
+    trace = tracekit.load(path)
     ops = trace["device_ops"]
     recorded = trace.arg("memory bandwidth (GB/s)", "device_ops").astype("Float64")
     ops = ops[recorded.notna() & (ops["dur_ns"] > 0) & (ops["size_bytes"] > 0)]

@@ -1,6 +1,5 @@
 """The breakdown by time, worked out by hand and on real files by an independent brute force."""
 
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from chrome_builder import annotation, kernel, launch, memcpy, memset, op, step,
 from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import breakdown_of, breakdowns
 
 import tracekit
 from tracekit.analyses.time import gpu_time
@@ -29,7 +29,7 @@ from tracekit.process.device.busy import PARTS, break_down_device_windows, compu
 
 QUESTIONS = ("gpu-time",)
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
+BREAKDOWNS = breakdowns()
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
@@ -115,12 +115,10 @@ def test_the_parts_and_idle_add_up_to_any_window(tmp_path_factory, drawn, start,
     assert sum(int(part[name][0]) for name in (*PARTS, "idle_ns")) == length * 1000
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@pytest.mark.parametrize("name", BREAKDOWNS)
 def test_real_files_match_the_brute_force_to_the_nanosecond(name):
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    expected = GOLDEN[name]
-    trace = tracekit.load(Path(REAL) / "chrome" / name)
+    expected = breakdown_of(name)
+    trace = tracekit.load(BREAKDOWNS[name])
     device_ops = trace["device_ops"]
     found = by_device(device_ops)
     assert len(found) == 1

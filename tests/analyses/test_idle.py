@@ -1,6 +1,5 @@
 """What is said of idle GPU time: by cause and stage, in charts and metrics, on hostile rows and real files."""
 
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ import pytest
 from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import breakdown_of, breakdowns
 from rules import traces_idle
 from rules.idle_report import RULES, answers, result, rows_of, section
 from rules.traces_idle import between_stages, synchronised
@@ -24,7 +24,7 @@ from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("idle", "launch-queues", "stage-edges", "syncs")
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_gpu_breakdown.json").read_text())
+BREAKDOWNS = breakdowns()
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
@@ -195,13 +195,12 @@ def test_every_page_names_its_thresholds(name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@pytest.mark.parametrize("name", BREAKDOWNS)
 def test_the_causes_add_up_to_an_independent_brute_force_on_real_files(name):
-    found = result(Path(REAL) / "chrome" / name).measurements
+    found = result(BREAKDOWNS[name]).measurements
     idle = found["idle"].astype({"window": object, "stage": object})
     capture = idle[idle["window"] == "capture"]
-    assert int(capture["idle_ns"].sum()) == round(GOLDEN[name]["idle_us"] * 1000)
+    assert int(capture["idle_ns"].sum()) == round(breakdown_of(name)["idle_us"] * 1000)
     assert int(found["idle_histogram"]["idle_ns"].sum()) == int(capture["idle_ns"].sum())
     by = ["window", "step", "stage"]
     whole = found["gpu_time"].astype({"window": object, "stage": object})

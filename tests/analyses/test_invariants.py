@@ -1,6 +1,5 @@
 """What must not change a result, and what must change it in proportion."""
 
-import gzip
 import json
 import os
 import random
@@ -27,6 +26,7 @@ from chrome_builder import (
 from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import SMALL_TRACES, chrome_traces, name_of, open_text
 
 import tracekit
 from tracekit.analyses.ops import kernels
@@ -238,17 +238,10 @@ def test_a_run_k_times_as_long_gives_times_k_times_as_long(tmp_path, usual, k):
     assert after == pytest.approx(before)
 
 
-def real_files():
-    """Every Chrome trace at hand; where there are none, the test is skipped."""
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    return sorted((Path(REAL) / "chrome").rglob("*.json.gz"))
-
-
 @pytest.mark.slow
 def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
     rows = files = 0
-    for path in real_files():
+    for path in chrome_traces():
         trace = tracekit.load(path, tables=["device_ops", "host_ops", "windows"])
         found = gpu_time.measure(trace)
         if not found:
@@ -264,13 +257,16 @@ def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
     assert rows > 100
 
 
+REAL_FILES = ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"]
+
+
+@pytest.mark.parametrize(
+    "path", [Path(REAL) / "chrome" / name for name in REAL_FILES] if REAL else SMALL_TRACES, ids=name_of
+)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"])
-def test_a_real_file_with_its_events_backwards_says_the_same(tmp_path, name):
+def test_a_real_file_with_its_events_backwards_says_the_same(tmp_path, path):
     """Of ops that begin and end together the one written first is the outer one: their own times may swap."""
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    document = json.loads(gzip.decompress((Path(REAL) / "chrome" / name).read_bytes()))
+    document = json.loads(open_text(path))
     straight = written_as(tmp_path / "straight", document)
     document["traceEvents"].reverse()
     backwards = written_as(tmp_path / "backwards", document)

@@ -10,6 +10,7 @@ from chrome_builder import kernel, launched, memcpy, memset, op, write
 from columns import columns_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import TRACES, name_of
 
 import tracekit
 from tracekit.analyses import load_default_thresholds
@@ -184,16 +185,20 @@ def test_without_gpu_activity_the_question_is_skipped(tmp_path):
     assert (section.status, section.reason) == ("skipped", "no GPU activity was recorded")
 
 
-@pytest.mark.parametrize("name", ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"])
-def test_a_real_file_has_the_statistics_of_a_pandas_groupby(name):
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    ops = tracekit.load(Path(REAL) / "chrome" / name, tables=["device_ops"])["device_ops"]
+OF_H200 = [path for path in TRACES if path.name.split(".")[0] not in ("cuda_graph", "launch_bound")]  # of few kernels
+REAL_FILES = ["hta/nccl_parser_config/nccl_data.json.gz", "tracelens/b200/eager_trace.json.gz"]
+
+
+@pytest.mark.parametrize(
+    "path", [Path(REAL) / "chrome" / name for name in REAL_FILES] if REAL else OF_H200, ids=name_of
+)
+def test_a_real_file_has_the_statistics_of_a_pandas_groupby(path):
+    ops = tracekit.load(path, tables=["device_ops"])["device_ops"]
     keys = ["device", "kind", "name"]
     grouped = ops.groupby(keys, dropna=False, observed=True)["dur_ns"]
     expected = grouped.agg(["size", "sum", "mean", "std", "min", "median", "max"])
     expected.insert(6, "p95", grouped.quantile(0.95))
-    found = summed_up(tracekit.load(Path(REAL) / "chrome" / name)["device_ops"])
+    found = summed_up(tracekit.load(path)["device_ops"])
     assert len(found) == len(expected) > 10
     mine = found.set_index(keys).loc[expected.index, STATISTICS].astype(float)
     np.testing.assert_allclose(mine.to_numpy(), expected.to_numpy(float), rtol=1e-9)

@@ -10,6 +10,7 @@ import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launch, launched, memory, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import PAIRS
 
 import tracekit
 from tracekit.analyses.ops.operators import _number_kinds_and_names, measure
@@ -203,12 +204,10 @@ def test_the_simulated_run_launches_what_its_maker_says(tmp_path):
 
 
 def test_device_time_of_a_real_file_is_that_of_its_linked_kernels():
-    if REAL is None:
-        pytest.skip("real profiles are not here")
     from tracekit.process.calls.launches import find_launches
 
-    path = Path(REAL) / "chrome" / "hta/nccl_parser_config/nccl_data.json.gz"
-    trace = tracekit.load(path)
+    real = Path(REAL or "") / "chrome" / "hta/nccl_parser_config/nccl_data.json.gz"
+    trace = tracekit.load(real if REAL else PAIRS / "unfused_optimizer.pt.trace.json.xz")
     found = operators(trace)
     linked = find_launches(trace).linked
     assert found["device_ns"].sum() == trace["device_ops"]["dur_ns"][linked].sum()

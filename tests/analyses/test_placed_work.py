@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from chrome_builder import annotation, kernel, launched, op, projected, write
+from recorded import PAIRS
 
 import tracekit
 from tracekit.pipeline.run import Options, analyze_uncached
@@ -83,20 +84,22 @@ def test_the_backlog_of_real_files_is_in_no_step(name):
     assert (before == ~links.linked).all()
 
 
-@pytest.mark.parametrize(
-    "name",
+WITH_ANNOTATIONS = (
     [
         "hta/nccl_parser_config/nccl_data.json.gz",
         "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
         "tracelens/inference/xdit_sd_3.5/profile_trace_rank_0.json.gz",
         "tracelens/b200/eager_trace.json.gz",
-    ],
+    ]
+    if REAL
+    else ["base", "fp32", "wait_side_sync_events", "unfused_attention"]
 )
+
+
+@pytest.mark.parametrize("name", WITH_ANNOTATIONS)
 def test_annotations_put_work_of_real_files_where_its_forgotten_launch_was(name):
     """Every other launch is forgotten; where a range holds the op, it tells the stage that the launch told."""
-    if REAL is None:
-        pytest.skip("real profiles are not here")
-    trace = tracekit.load(Path(REAL) / "chrome" / name)
+    trace = tracekit.load(Path(REAL) / "chrome" / name if REAL else PAIRS / f"{name}.pt.trace.json.xz")
     truth = find_work_stages(trace)
     ops = trace["device_ops"].copy()
     ops.loc[ops.index[::2], ["correlation", "external_id"]] = pd.NA

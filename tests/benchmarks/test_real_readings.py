@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks import real_readings
 from benchmarks.readings import gpu, host, memory
+from benchmarks.readings.own_profiles import OWN_READINGS
 from benchmarks.readings.reading import Reading, first_line_misses
 from benchmarks.readings.rows import Rows
 from benchmarks.readings.said import Said, analyze
@@ -20,6 +21,14 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 @pytest.mark.parametrize("reading", real_readings.READINGS, ids=lambda reading: reading.path)
 def test_the_report_says_what_a_person_reads(reading):
     path = Path(REAL).parent / reading.path
+    _, differences = real_readings.compare(reading, path, analyze(path))
+    assert [each for each in differences if not reading.reason_for(each)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reading", OWN_READINGS, ids=lambda reading: reading.path)
+def test_the_report_says_what_a_person_reads_of_our_recordings(reading):
+    path = Path(__file__).parents[2] / reading.path
     _, differences = real_readings.compare(reading, path, analyze(path))
     assert [each for each in differences if not reading.reason_for(each)] == []
 

@@ -4,13 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 import yaml
 from compare.made import write_run
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ci"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "ci"
 LASTING = [1000, 1004, 998, 1002, 1001]
 PROFILE = """#!/usr/bin/env bash
 mkdir -p "$(dirname "$1")"
@@ -55,14 +57,23 @@ def repository(tmp_path, recordings):
     return make
 
 
-def run(folder, script, **variables):
-    """The status of a script as the CI's shell runs it, with a `tracekit` of this interpreter, and what it prints."""
-    tools = folder.parent / "bin"
-    tools.mkdir(exist_ok=True)
-    (tools / "tracekit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tracekit "$@"\n')
-    (tools / "tracekit").chmod(0o755)
-    environment = {**os.environ, **variables, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    environment.setdefault("PYTHONPATH", str(Path(__file__).parents[2]))
+def write_tool(path, command):
+    """Write a program for a PATH."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text(f'#!/bin/sh\n{command} "$@"\n')
+    path.chmod(0o755)
+
+
+def run(folder, script, tools=None, **variables):
+    """The status of a script as the CI's shell runs it, and what it prints; without `tools` by this interpreter."""
+    environment = {**os.environ, **variables}
+    if tools is None:
+        tools = folder.parent / "bin"
+        write_tool(tools / "tracekit", f'exec "{sys.executable}" -m tracekit')
+        environment.setdefault("PYTHONPATH", str(ROOT))
+    else:
+        environment.pop("PYTHONPATH", None)
+    environment["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", script],
         cwd=folder,
@@ -81,19 +92,19 @@ def github_script(*names):
     return "\n".join(steps[name]["run"] for name in names)
 
 
-def gitlab_script(job):
-    return "\n".join(yaml.safe_load((EXAMPLE / "gitlab.yml").read_text(encoding="utf-8"))[job]["script"])
+def gitlab_script(job, part="script"):
+    return "\n".join(yaml.safe_load((EXAMPLE / "gitlab.yml").read_text(encoding="utf-8"))[job][part])
 
 
-def on_github(folder):
+def on_github(folder, tools=None):
     git(folder, "worktree", "add", "-q", "base", "origin/main")  # what the second checkout does
     script = github_script("Profile base and change in turns", "Compare")
-    return run(folder, script, GITHUB_WORKSPACE=str(folder))
+    return run(folder, script, tools, GITHUB_WORKSPACE=str(folder))
 
 
-def on_gitlab(folder):
+def on_gitlab(folder, tools=None):
     variables = {"CI_PROJECT_DIR": str(folder), "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
-    return run(folder, gitlab_script("compare"), **variables)
+    return run(folder, gitlab_script("compare"), tools, **variables)
 
 
 @pytest.mark.parametrize("host", [on_github, on_gitlab])
@@ -110,6 +121,11 @@ def test_a_planted_regression_is_red(repository, host):
     assert status == 1, text
     assert "1.30× slower" in text
     assert (folder / "junit.xml").stat().st_size
+    comment = (folder / "comment.md").read_text(encoding="utf-8")
+    assert len(comment.encode()) <= 6_000
+    line = comment.splitlines()[1]
+    for part in ("1.30× slower", "gate: fail", "step_time: at most +5 %", "found +30 %", "margin −25 %"):
+        assert part in line
 
 
 @pytest.mark.parametrize("host", ["github", "gitlab"])
@@ -122,3 +138,45 @@ def test_the_main_branch_shows_that_the_gate_can_fail(repository, host):
     assert status == 0, text
     assert "the gate can fail" in text
     assert "can never fail" not in text
+
+
+def current_site():
+    """Where this interpreter has its packages."""
+    return sysconfig.get_path("purelib")
+
+
+@pytest.fixture(scope="module", params=["github", "gitlab"])
+def installed(request, tmp_path_factory):
+    """The host, and the programs of an environment into which its template installed tracekit, without any index."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp(request.param)
+    workspace, venv = folder / "workspace", folder / "venv"
+    (workspace / "tracekit").mkdir(parents=True)
+    commit = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", workspace / "tracekit"], input=commit, check=True)
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    offline = "PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1"
+    build = f'exec env {offline} PIP_NO_BUILD_ISOLATION=0 "{sys.executable}" -m pip "$@"'
+    write_tool(
+        folder / "tools" / "pip",
+        f'[ "$1" = wheel ] && {build}\nexec env {offline} PIP_NO_DEPS=1 "{venv / "bin" / "python"}" -m pip',
+    )
+    script = github_script("Install tracekit")
+    if request.param == "gitlab":
+        script = gitlab_script(".tracekit", "before_script")
+    status, text = run(workspace, script, folder / "tools", TRACEKIT="./tracekit")
+    assert status == 0, text
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(current_site())
+    return {"github": on_github, "gitlab": on_gitlab}[request.param], venv / "bin"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("change", "expected"), [("equal", 0), ("slower", 1)])
+def test_what_the_templates_install_is_green_and_red(installed, repository, change, expected):
+    host, tools = installed
+    folder = repository(change)
+    status, text = run(folder, 'python -c "import tracekit; print(tracekit.__file__)"', tools)
+    assert text.startswith(str(tools.parent)), text
+    status, text = host(folder, tools)
+    assert status == expected, text

@@ -1,10 +1,13 @@
+import csv
+import io
 import json
+import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tracekit.analyses import rules
+from tracekit.cli import terminal
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import UnreadFile
 from tracekit.model import tables as schema
@@ -137,21 +140,26 @@ def test_tables_as_markdown_have_a_row_for_every_column(call):
     assert every.count("\n### `") == len(schema.TABLES) + 1, "and args, which SQL alone has"
 
 
-def test_an_unknown_table_is_refused_with_the_known_ones(call):
-    result = call("tables", "nope")
-    assert result.exit_code == 2
-    assert "kernels" in result.stderr
-
-
 # --- explain
+
+
+PAGE = """# R02 straggler: One rank is late
+
+The others wait for it,
+in *every* step.
+
+**Cause.** Collectives run at the speed of the slowest rank, see [the guide](https://x.org/a).
+
+- Its clock is lower by 5 % than the clocks of all other ranks of the same process group are.
+- `load` differs.
+"""
 
 
 @pytest.fixture
 def two_rules(monkeypatch):
-    first = SimpleNamespace(id="straggler", number="R02", title="One rank is late")
-    second = SimpleNamespace(id="idle", number="R01", title="The GPU waits")
+    first = rules.RulePage("straggler", "R02", "One rank is late", PAGE)
+    second = rules.RulePage("idle", "R01", "The GPU waits", "# R01 idle: The GPU waits\n\nIt waits.\n")
     monkeypatch.setattr(rules, "RULES", (first, second))
-    monkeypatch.setattr(rules, "read_rule_page", lambda asked: f"# {asked}\n\nText\n")
 
 
 def test_all_rules_are_listed(call, two_rules):
@@ -159,17 +167,107 @@ def test_all_rules_are_listed(call, two_rules):
     assert lines[1:] == ["R02  straggler  One rank is late", "R01  idle       The GPU waits"]
 
 
-def test_one_rule_is_explained(call, two_rules):
-    assert call("explain", "R02").stdout == "# R02\n\nText\n"
+def test_one_rule_is_explained_with_its_summary_first(call, two_rules, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert call("explain", "R02").stdout.splitlines() == [
+        "straggler (R02): One rank is late",
+        "",
+        "The others wait for it, in every step.",
+        "",
+        "Cause",
+        "  Collectives run at the speed of the slowest rank, see the",
+        "  guide (https://x.org/a).",
+        "",
+        "  - Its clock is lower by 5 % than the clocks of all other",
+        "    ranks of the same process group are.",
+        "  - `load` differs.",
+    ]
+
+
+def test_headings_are_bold_on_a_terminal_only(call, two_rules, monkeypatch):
+    plain = call("explain", "R02").stdout
+    assert "\x1b" not in plain
+    monkeypatch.setattr(terminal, "get_page_width", lambda: (100, True))
+    styled = call("explain", "R02").stdout
+    assert "\x1b[1mCause\x1b[0m" in styled
+    assert re.sub(r"\x1b\[\d+m", "", styled) == plain
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130])
+def test_pages_of_rules_fit_every_terminal_and_lose_no_word(call, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for rule in rules.RULES:
+        shown = call("explain", rule.id).stdout
+        assert max(map(len, shown.splitlines())) <= min(width, 100)
+        assert len(re.findall(r"\w+", shown)) == len(re.findall(r"\w+", rule.page)), rule.id
+
+
+def test_a_rule_is_written_as_markdown_and_json(call, two_rules):
+    assert call("explain", "R02", "--format", "md").stdout == PAGE
+    assert json.loads(call("explain", "r2", "--json").stdout)["page"] == PAGE
+    refused = call("explain", "R02", "--format", "csv")
+    assert refused.exit_code == 2
+    assert "rule straggler cannot be written as csv" in refused.stderr
 
 
 def test_a_rule_is_named_by_its_number_with_or_without_its_zero(call):
     assert call("explain", "r9").stdout == call("explain", "R09").stdout
-    assert call("explain", "R9").stdout.startswith("# R09 straggler")
+    assert call("explain", "R9").stdout.startswith("straggler (R09): ")
 
 
 def test_an_unknown_rule_is_refused(call):
     assert call("explain", "no-such-rule").exit_code == 2
+
+
+# --- one look-up
+
+
+@pytest.mark.parametrize("command", ["explain", "tables", "schema"])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("straggler", "straggler (R09): "),
+        ("kernels", "kernels — one row: "),
+        ("gpu_busy", "gpu_busy: a metric that `compare` and `gate` check"),
+        ("idle_ns", "idle_ns: a column of "),
+        ("doctor", '{\n "$schema"'),
+    ],
+)
+def test_every_kind_of_name_is_found_by_every_look_up(call, command, name, start):
+    done = call(command, name)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith(start)
+
+
+@pytest.mark.parametrize("command", ["explain", "tables", "schema"])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("stragler", "straggler"),
+        ("strag", "straggler"),
+        ("kernls", "kernels"),
+        ("step_tim", "step_time"),
+        ("inspct", "inspect"),
+    ],
+)
+def test_candidates_come_from_every_kind_of_name(call, command, typed, meant):
+    done = call(command, typed)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == f"tracekit: unknown name {typed!r}; did you mean {meant!r}?"
+
+
+def test_a_column_says_what_it_means_in_which_tables(call):
+    value = json.loads(call("tables", "mean_ns", "--json").stdout)
+    holders = {name for row in value["rows"] for name in row["tables"].split(", ")}
+    assert "kernels" in holders
+    assert holders == {name for name, table in schema.TABLES.items() if "mean_ns" in table.columns}
+
+
+def test_tables_are_json_and_csv(call):
+    tables = json.loads(call("tables", "--json").stdout)
+    assert {table["name"] for table in tables} >= set(schema.TABLES)
+    rows = list(csv.DictReader(io.StringIO(call("tables", "kernels", "--format", "csv").stdout)))
+    assert [row["column"] for row in rows] == list(schema.TABLES["kernels"].columns)
 
 
 # --- the group
@@ -190,6 +288,38 @@ def test_completion_knows_commands_and_options(call, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "tracekit analyze --st")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert call().stdout == "plain,--steps\nplain,--stages\nplain,--strict\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "items"),
+    [
+        ("explain strag", {"straggler"}),
+        ("explain R0", {f"R0{n}" for n in range(1, 10)}),
+        ("explain gpu_bus", {"gpu_busy"}),
+        ("tables kern", {"kernels"}),
+        ("schema comp", {"compare"}),
+        ("compare a b --fail-on step_t", {"step_time>"}),
+        ("gate a --fail-on regr", {"regression"}),
+        ("analyze x --only kern", {"kernels"}),
+        ("analyze x --format m", {"md"}),
+        ("export x --to perf", {"perfetto"}),
+        ("analyze x --export csv", {"csv="}),
+        ("sql --recipe short", {"short_kernels"}),
+    ],
+)
+def test_completion_knows_names(call, monkeypatch, words, items):
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"tracekit {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert {line.removeprefix("plain,") for line in call().stdout.splitlines()} == items
+
+
+@pytest.mark.parametrize("words", ["analyze ", "export ", "analyze x -o ", "analyze x --export csv=", "collect "])
+def test_completion_asks_the_shell_for_paths(call, monkeypatch, words):
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"tracekit {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+    assert call().stdout == "file,\n"
 
 
 def test_help_names_every_command(call):
@@ -216,13 +346,13 @@ def test_without_a_command_the_help_is_the_result(call):
     ("command", "missing"),
     [
         ("analyze", "Missing argument 'PATH...'."),
-        ("compare", "two sides are needed: what was before, and what is after"),
+        ("compare", "two sides are needed: before and after the change"),
         ("gate", "Missing argument 'PATH...'."),
         ("noise", "no run is named"),
         ("inspect", "Missing argument 'PATH...'."),
         ("doctor", "Missing argument 'PATH...'."),
-        ("render", "Missing argument 'FILE'."),
         ("export", "Missing argument 'PATH...'."),
+        ("open", "Missing argument 'PATH...'."),
         ("collect", "Missing option '-o' / '--output'."),
         ("mcp", "Missing option '--root'."),
         ("completion", "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"),
@@ -248,8 +378,8 @@ def test_every_command_is_called_without_arguments(call):
     [
         (["analyse"], "no command 'analyse'; did you mean 'analyze'?", "tracekit --help"),
         (["xyzzy"], "no command 'xyzzy'", "tracekit --help"),
-        (["explain", "straggle"], "no rule 'straggle'; did you mean 'straggler'?", "tracekit explain lists all rules"),
-        (["tables", "Kernel"], "no table 'Kernel'; did you mean 'kernels'?", "tracekit tables shows all"),
+        (["explain", "straggle"], "unknown name 'straggle'; did you mean 'straggler'?", "tracekit explain lists rules"),
+        (["tables", "Kernls"], "unknown name 'Kernls'; did you mean 'kernels'?", "tracekit explain lists rules, "),
         (["analyze", "x", "--rank", "3"], "no option '--rank'; did you mean '--ranks'?", "tracekit analyze --help"),
         (["analyze", "x", "--wibble"], "no option '--wibble'", "tracekit analyze --help"),
         (

@@ -193,7 +193,7 @@ def test_a_job_of_github_gets_annotations_outputs_and_a_summary(call, fast, slow
     assert numbers == pytest.approx([1 / 1.112979, 1 / 1.129627, 1 / 1.096578], abs=2e-6)
     assert found.pop("change").startswith("1.11× slower [1.10×, 1.13×]")
     assert found == {"before": "1", "verdict": "regression", "gate": "fail", "report": "x.html"}
-    assert Path("summary").read_text().startswith("# before\n<!-- tracekit:compare:")
+    assert Path("summary").read_text().startswith("# before\n**tracekit: 1.11× slower")
 
 
 def test_a_summary_that_is_full_is_left_as_it_is(call, fast, slow, monkeypatch):
@@ -227,7 +227,7 @@ def test_a_gate_is_tested_against_itself(call, slow):
     assert "the gate can fail" in done.stdout
     blind = call("gate", "--self-test", slow, "--fail-on", "step_time>25%")
     assert blind.exit_code == 2
-    assert "guards nothing" in blind.stderr
+    assert "detects nothing" in blind.stderr
     never = call("gate", "--self-test", slow, *RULE, "--fail-on", "host.ops>1%")
     assert never.exit_code == 0
     assert "1 of 2 rules can never fail" in never.stdout
@@ -257,7 +257,7 @@ def test_a_budget_is_held_without_the_rules_on_changes_which_are_told_of(call, s
     done = call("gate", slow, "--on-inconclusive", "fail")
     assert done.exit_code == 0
     assert "gate: pass" in done.stdout
-    assert "2 rules are about changes and not held here" in done.stdout
+    assert "2 rules are about changes and not checked here" in done.stdout
     assert call("compare", slow, slow, "--on-inconclusive", "fail").exit_code == 3, "new-oom is not recorded"
 
 

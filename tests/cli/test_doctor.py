@@ -45,7 +45,7 @@ def test_what_is_wrong_is_told_with_cause_and_remedy_the_gravest_first(call, hea
     assert lines[2:4] == ["lost: 5 files of 0 bytes", "  files: rank4.json, rank5.json, rank6.json and 2 more"]
     assert lines[4].startswith("  cause: still being written, the disk was full")
     assert lines[5].startswith("  to do: wait until the job has ended")
-    assert lines[7] == "careful: 1 rank of 4 missing: 2"
+    assert lines[7] == "warning: 1 rank of 4 missing: 2"
     assert lines[-1] == "8 files: 3 read, 5 refused · ranks 0, 1, 3 · step 1 · GPU work in 3"
     assert "rank8.json" in call("doctor", "-v", healthy).stdout
 
@@ -131,3 +131,17 @@ def test_the_report_tells_the_same_in_its_data_quality(call, healthy):
 
 def test_a_healthy_report_has_no_such_table(call, healthy):
     assert "went wrong" not in call("analyze", "-q", healthy, "--only", "data-quality", "--export", "json=-").stdout
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130])
+def test_sentences_wrap_at_the_width_of_the_terminal(call, tmp_path, monkeypatch, width):
+    (tmp_path / "cut.json").write_text('{"traceEvents": [')
+    (tmp_path / "rank1_of_4.pt.trace.json").write_text("no trace at all")
+    whole = call("doctor", tmp_path).stdout
+    monkeypatch.setenv("COLUMNS", str(width))
+    wrapped = call("doctor", tmp_path).stdout
+    lines = [line for line in wrapped.splitlines() if line.startswith(("  cause", "  to do", "         "))]
+    assert lines
+    assert max(map(len, lines)) <= width
+    assert "…" not in wrapped
+    assert wrapped.split() == whole.split()

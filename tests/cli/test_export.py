@@ -13,6 +13,7 @@ from chrome_builder import BASE_NS, HOST_PID, kernel, launch, memory, op, step, 
 from cli.exports import LEAD_US, STEP, arrow, exported, named, processes, rows_of, two_ranks, with_collectives
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import GPU
 
 import tracekit
 from tracekit.model.report import Finding, Metric, Place, Report
@@ -292,10 +293,14 @@ def test_no_two_processes_share_a_place_or_a_name(keys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-@pytest.mark.parametrize("folder", ["gloo_cpu/base_mem", "hta/critical_path", "rl_insight"])
+@pytest.mark.parametrize(
+    "folder",
+    ["gloo_cpu/base_mem", "hta/critical_path", "rl_insight"]
+    if REAL
+    else ["compare/base", "no_marks/per_step", "rl/torch"],
+)
 def test_of_real_files_every_row_comes_back(tmp_path, folder):
-    root = Path(REAL) / "chrome" / folder
+    root = Path(REAL) / "chrome" / folder if REAL else GPU / folder
     done = exported(root, tmp_path / "out.json.gz")
     merged = tracekit.load(tmp_path / "out.json.gz")
     given = [tracekit.load(source.path) for source in pipeline.discover_sources(root).sources]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mcp_session import session
 
 from tracekit.model.text.escape import Lines, escape_lines, make_visible
-from tracekit.render.gates import make_annotation as github_annotation
+from tracekit.render.ci.gates import make_annotation as github_annotation
 
 NAMES = (
     "::stop-commands::x",

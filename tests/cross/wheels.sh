@@ -21,7 +21,7 @@ cp "$scratch"/dist/tracekit_rl_capture-* "$out"
 "$bin/twine" check --strict "$out"/*
 
 said() { # what an installation says of an example, without the time of day
-  "$1/bin/tracekit" analyze --no-cache examples/simulated_gpu/outputs/profile --export json=- --quiet
+  "$1/bin/tracekit" analyze --no-cache examples/simulated_gpu/outputs/profile --json --quiet
 }
 for kind in full plain; do
   "$bin/python" -m venv "$scratch/$kind"

@@ -310,3 +310,11 @@ def test_rows_hold_plain_values_and_unknown_is_none(tmp_path):
     (row,) = list_inspect_rows(find(tmp_path))
     assert (row["file"], row["reader"], row["rank"], row["step"], row["notes"]) == ("rank0.json", "chrome", 0, None, "")
     assert list(row)[:5] == ["file", "reader", "run", "role", "scope"]
+
+
+def test_a_scope_that_is_no_stage_may_contain_the_wanted_one(tmp_path):
+    """`actor` names the role of a whole step; `update_actor` and `old_log_prob` are stages."""
+    name = "actor-rollout_{}_step4_rank0_pid1_20261127134753862.json"
+    put(tmp_path, *(name.format(scope) for scope in ("actor", "update_actor", "old_log_prob")))
+    kept = {source.scope for source in find(tmp_path, stages=["old_log_prob"]).sources}
+    assert kept == {"actor", "old_log_prob"}

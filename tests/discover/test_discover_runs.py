@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+
 import pytest
 from discovered import T1, T2, by_run, codes, find, manifest, put, reasons
 from hypothesis import given
@@ -132,6 +134,26 @@ def test_labels_that_differ_only_in_their_hyphens_are_no_conflict(tmp_path):
 def test_files_of_a_manifest_are_found_after_the_directory_was_moved(tmp_path):
     put(manifest(tmp_path, files=[{"path": "/old/place/trace.json", "step": 4}]), "trace.json")
     assert find(tmp_path).sources[0].step == 4
+
+
+def test_steps_may_be_text(tmp_path):
+    put(manifest(tmp_path, steps=["4", "x", "9" * 40], files=[{"path": "trace.json", "step": "4"}]), "trace.json")
+    got = find(tmp_path)
+    assert got.sources[0].step == 4
+    assert got.manifests[0].steps == (4,)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_files_that_were_packed_after_the_run_are_those_of_the_manifest(tmp_path, suffix):
+    text = b'{"traceEvents": []}'
+    if suffix == ".zst":
+        text = pytest.importorskip("backports.zstd").compress(text)
+    elif suffix != ".gz":  # `put` packs `.gz` itself
+        text = lzma.compress(text)
+    put(manifest(tmp_path, files=[{"path": "trace.json", "step": 4}]), f"trace.json{suffix}", data=text)
+    got = find(tmp_path)
+    assert [note.code for note in got.notes] == []
+    assert (got.sources[0].step, got.sources[0].rank) == (4, 1)
 
 
 def test_missing_files_and_a_process_that_died_are_noted(tmp_path):

@@ -38,7 +38,7 @@ if tools.HERE["docs"]():
             elif given.get("src"):
                 self.loads.append(given["src"])
 
-    PAGES = {path: Page(path) for path in SITE.rglob("*.html") if "repo" not in path.parts}
+    PAGES = {path: Page(path) for path in SITE.rglob("*.html") if path.relative_to(SITE).parts[0] != "repo"}
 
     def text_of(name):
         return unescape(re.sub(r"<[^>]+>", "", (SITE / name).read_text()))
@@ -48,7 +48,7 @@ if tools.HERE["docs"]():
         for path, page in PAGES.items():
             away = [url for url in page.loads if urlsplit(url).netloc]
             assert away == [], path
-        sheets = [path.read_text() for path in SITE.rglob("*.css") if "repo" not in path.parts]
+        sheets = [path.read_text() for path in SITE.rglob("*.css") if path.relative_to(SITE).parts[0] != "repo"]
         assert sheets
         assert not any(re.search(r"url\(['\"]?https?:|@import", sheet) for sheet in sheets)
 

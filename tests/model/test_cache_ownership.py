@@ -166,4 +166,4 @@ def test_the_cache_command_refuses_a_used_folder(place):
 
     put_old(place, FOREIGN)
     with pytest.raises(TracekitError, match="contains other files"):
-        command.callback(clear=True, as_json=False, verbose=False)
+        command.main(["--clear"], standalone_mode=False)

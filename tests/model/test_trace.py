@@ -41,13 +41,13 @@ def test_recorded_tables_are_had_by_name(trace):
 def test_a_table_that_was_not_recorded_is_an_error_that_names_those_there_are(trace):
     with pytest.raises(TracekitError, match=r"rank3\.json: no table 'device_ops' was recorded") as e:
         trace["device_ops"]
-    assert e.value.hint == "recorded: host_ops, windows"
+    assert e.value.hint == "there are: host_ops, windows"
 
 
 def test_a_trace_of_nothing_says_so():
     with pytest.raises(TracekitError) as caught:
         Trace(SOURCE, {})["host_ops"]
-    assert caught.value.hint == "recorded: none"
+    assert caught.value.hint == "there are: none"
 
 
 def test_get_gives_the_empty_table_where_nothing_was_recorded(trace):
@@ -153,7 +153,7 @@ def test_arguments_belong_to_elements_and_line_up_with_rows():
 def test_an_unread_argument_is_an_error_that_names_those_read(trace):
     with pytest.raises(TracekitError, match="no argument 'k' was read") as caught:
         trace.arg("k")
-    assert caught.value.hint == "read: none"
+    assert caught.value.hint == "there are: none"
 
 
 @pytest.mark.parametrize(

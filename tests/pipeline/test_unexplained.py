@@ -7,6 +7,7 @@ import pytest
 from chrome_builder import annotation, launch, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import TRACES, name_of
 from rules.firing import write_sources
 from rules.traces import FIRES, NEAR_MISSES
 
@@ -224,8 +225,7 @@ def test_work_that_fits_its_window_needs_no_word(tmp_path):
     assert analyze_uncached(write(tmp_path / "rank0.json", rows), Options()).report.cautions == ()
 
 
-@pytest.mark.skipif(REAL is None, reason="TRACEKIT_REAL_DATA is not set")
-@pytest.mark.parametrize("file", [
+REAL_FILES = [
     "more/chrome/tracelens/inference/vllm_prefilldecode_piecewise/graph_execution.json.gz",
     "more/chrome/tracelens/inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz",
     "data/chrome/tracelens/inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz",
@@ -233,9 +233,12 @@ def test_work_that_fits_its_window_needs_no_word(tmp_path):
     "data/nsys/GindaChen_nsys-ai/mfu_2gpu_after.sqlite",
     "data/nsys/GindaChen_nsys-ai/mock.sqlite",
     "data/chrome/tracelens/mi210/gpu_only_trace/gpu_only_trace.json.gz",
-])  # fmt: skip
-def test_idle_time_of_real_profiles_has_a_finding_or_a_reason(file):
-    assert_told(analyze_uncached(Path(str(REAL)).parent / file, Options()).report)
+]
+
+
+@pytest.mark.parametrize("path", [Path(REAL).parent / file for file in REAL_FILES] if REAL else TRACES, ids=name_of)
+def test_idle_time_of_real_profiles_has_a_finding_or_a_reason(path):
+    assert_told(analyze_uncached(path, Options()).report)
 
 
 @pytest.mark.skipif(REAL is None, reason="TRACEKIT_REAL_DATA is not set")

@@ -2,13 +2,13 @@
 
 import gzip
 import json
-import os
 import random
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import chrome_traces, open_text
 from scan_comparison import differences, real_documents, scan_or_error
 
 from tracekit.model.trace import Source, Want
@@ -23,11 +23,9 @@ try:
 except ImportError:
     NativeScanner = None
 
-REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
 DATA = Path(__file__).parents[1] / "data"
 
 needs_native = pytest.mark.skipif(NativeScanner is None, reason="_scan is not built")
-needs_real_data = pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA is not set")
 SCANNERS = [PureScanner, pytest.param(NativeScanner, marks=needs_native)]
 
 EVENT = (
@@ -180,20 +178,19 @@ def test_the_traces_beside_the_tests_are_read_alike():
 
 @pytest.mark.slow
 @needs_native
-@needs_real_data
+@needs_native
 @pytest.mark.parametrize("small", [True, False])
 def test_all_real_traces_are_read_alike_and_without_loss(small):
-    for path in traces(Path(REAL_DATA) / "chrome"):
+    for path in chrome_traces():
         if (path.stat().st_size <= 300_000) == small:
             pure, native = (scan_or_error(path, ScanOptions(), pure=pure) for pure in (True, False))
             assert differences(pure, native) == [], path
             assert pure.losses == (), path
 
 
-@needs_real_data
 def test_documents_cut_from_real_traces_lose_nothing(tmp_path):
     path = tmp_path / "trace.json"
-    for trace in traces(Path(REAL_DATA) / "chrome")[:10]:
-        for document in list(real_documents(gzip.decompress(trace.read_bytes()), 20000))[:5]:
+    for trace in chrome_traces()[:10]:
+        for document in list(real_documents(open_text(trace), 20000))[:5]:
             path.write_bytes(document)
             assert chrome_stream.scan_trace(path, pure=True).losses == ()

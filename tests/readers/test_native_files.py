@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pytest
 from readers.native_scans import values
+from recorded import chrome_traces, open_text
 
 from tracekit.readers.chrome.scan import END, Json, ScanOptions
 from tracekit.readers.chrome.scanner_c import NativeScanner
 from tracekit.readers.chrome.values import Number, format_compact_json
-
-REAL_DATA = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def expected_columns(events: list[dict]) -> list[dict]:
@@ -65,7 +61,7 @@ def exactly(events: list[dict]) -> list[str]:
 
 def assert_read_as_json_reads(path):
     """How many events the file holds, all of which have the arguments that `json` finds."""
-    content = gzip.decompress(path.read_bytes())
+    content = open_text(path)
     events = json.JSONDecoder(parse_float=Number).decode(content.decode("utf-8"))["traceEvents"]
     start = content.index(b"[", content.index(b'"traceEvents"')) + 1
     scanner = NativeScanner(ScanOptions())
@@ -79,16 +75,13 @@ SMALL_BYTES = 100_000
 
 def real_files(*, small):
     """The real traces up to `SMALL_BYTES` (packed), or the larger ones."""
-    every = sorted(Path(str(REAL_DATA)).glob("chrome/**/*.json.gz"))
-    return [path for path in every if (path.stat().st_size <= SMALL_BYTES) == small]
+    return [path for path in chrome_traces() if (path.stat().st_size <= SMALL_BYTES) == small]
 
 
-@pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA names no folder of real traces")
 def test_every_event_and_arg_of_small_real_files_is_what_json_reads():
     assert sum(map(assert_read_as_json_reads, real_files(small=True))) > 10_000
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL_DATA, reason="TRACEKIT_REAL_DATA names no folder of real traces")
 def test_every_event_and_arg_of_large_real_files_is_what_json_reads():
     assert sum(map(assert_read_as_json_reads, real_files(small=False))) > 100_000

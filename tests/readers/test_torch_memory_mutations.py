@@ -7,31 +7,30 @@ from pathlib import Path
 
 import pytest
 from memory_reading import read
+from recorded import REAL, SNAPSHOTS
 
 from tracekit.model.errors import TraceFormatError
 
-REAL = os.environ.get("TRACEKIT_REAL_DATA")
-pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
-
-SMALL = (
+REAL_SMALL = (
     "LfieLike+SketchKV2/my_snapshot.pickle",
     *(f"SIMULATED_cpu_allocsim/step{i}/torch_memory_rank0_pid1.pickle" for i in range(8)),
 )
-ALL = (
-    *SMALL,
+REAL_ALL = (
+    *REAL_SMALL,
     "Yiyi-philosophy+LLM-inference/oom_snapshot.pickle",
     "Yiyi-philosophy+LLM-inference/1.3b_snapshot.pickle",
     "MAGMA27+assignment2-systems/memory_snapshot.pickle",
     "facebookresearch+mosaic/SYNTHETIC_output.pickle",
     "CPU_torch2.13/cpu_profile_snapshot.pickle",
 )
+SMALL, ALL = (REAL_SMALL, REAL_ALL) if REAL else (SNAPSHOTS, SNAPSHOTS)
 INSTRUCTIONS = b"}](eusahjKMJNq\x8a\x8c\x94\x86\x88\x89GXr\x95.\x80"
 TABLES = {"allocations", "memory_segments", "blocks", "stacks", "annotations"}
 
 
 @cache
 def content(name):
-    return (Path(REAL) / "memory" / name).read_bytes()
+    return (Path(REAL or "") / "memory" / name).read_bytes()
 
 
 def mutated(data, chance):

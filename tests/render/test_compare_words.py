@@ -12,7 +12,7 @@ from tracekit.compare.gate_rules import parse_rule_text
 from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.model.report import Gate
 from tracekit.render import render
-from tracekit.render.gates import make_gate_junit
+from tracekit.render.ci.gates import make_gate_junit
 
 LESS = "before over after; above 1 is better (less after)."
 MORE = "before over after; below 1 is better (more after)."

@@ -3,7 +3,8 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.render.escape import make_printable, shorten_middle
+from tracekit.model.text.wrapping import shorten_middle
+from tracekit.render.escape import make_printable
 
 
 def test_control_bidi_and_zero_width_characters_are_made_visible():

@@ -1,21 +1,21 @@
-"""A gate as JUnit, as annotations and as a comment: hostile names change neither form nor count."""
+"""A gate as JUnit, as annotations and as a job's summary: hostile names change neither form nor count."""
 
 import re
 from xml.etree import ElementTree as ET
 
 import pytest
 from markdown_it import MarkdownIt
-from sample_report import HOSTILE, sample_report
+from sample_report import HOSTILE
 
 from tracekit.model.report import Gate, Heading, Report, Section, Sheet
-from tracekit.render.gates import (
+from tracekit.render.ci.gates import (
     MAX_ANNOTATIONS,
     format_step_outputs,
     make_annotation,
     make_gate_annotations,
     make_gate_junit,
 )
-from tracekit.render.markdown import MAX_COMMENT_CHARS, make_comment_marker, make_pull_request_comment
+from tracekit.render.markdown import make_job_summary
 from tracekit.render.options import RenderOptions
 
 
@@ -117,16 +117,8 @@ def test_outputs_are_one_line_each():
     assert text == "verdict=regression\nspeedup=0.123457\nci_low=\nreport=a\\nb=c\n"
 
 
-def comment(report, limit=MAX_COMMENT_CHARS, sides=("base", "opt"), **options):
-    return make_pull_request_comment(report, sides, RenderOptions(**options), limit)
-
-
-def test_the_first_line_is_a_hidden_marker_of_the_names_alone():
-    text = comment(sample_report())
-    assert text.splitlines()[0] == make_comment_marker("base", "opt")
-    assert re.fullmatch(r"<!-- tracekit:compare:[0-9a-f]{12} -->", text.splitlines()[0])
-    assert make_comment_marker("a", "b") == make_comment_marker("a", "b") != make_comment_marker("b", "a")
-    assert re.fullmatch(r"<!-- [\w:]+ -->", make_comment_marker("--> <script>", "\ud800"))
+def summary(report, limit=60_000, **options):
+    return make_job_summary(report, RenderOptions(**options), limit)
 
 
 def long_report():
@@ -137,10 +129,10 @@ def long_report():
     return Report("long", "0", answer="1.12× faster", sections=(gates, *others))
 
 
-def test_a_long_comparison_fits_a_comment():
-    text = comment(long_report(), verbose=True)
+def test_a_long_comparison_fits_a_summary():
+    text = summary(long_report(), verbose=True)
     assert len(text) <= 60_000
-    assert "1.12× faster" in text.splitlines()[2]
+    assert "1.12× faster" in text.splitlines()[0]
     assert "Cut at 60,000 characters" in text.splitlines()[-1]
 
 
@@ -148,18 +140,18 @@ def test_the_gate_stands_unfolded_after_what_to_be_careful_about():
     sheet = Sheet("gate", "Gate: shares", (Heading("rule", "rule"),), (("step_time",),))
     section = Section("gate", "x", sheets=(sheet,), caveats=("fail: step_time",))
     report = Report("t", "0", answer="gate: fail", sections=(section,), cautions=("too few runs",))
-    text = comment(report)
+    text = summary(report)
     assert text.index("too few runs") < text.index("Gate: shares") < text.index("- fail: step")
     assert "<details>" not in text
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_survives_in_a_comment(name):
+def test_a_hostile_name_survives_in_a_summary(name):
     headings = (Heading("rule", "rule"), Heading("value", "found", "ratio"))
     sheet = Sheet("gate", "Gate", headings, ((name, 0.1), ("plain", 0.2)))
     section = Section("gate", "Gate", sheets=(sheet,), caveats=(f"fail: {name}",))
     report = Report("t", "0", identity=(name,), answer=name, sections=(section,), cautions=(name,))
-    text = comment(report)
+    text = summary(report)
     html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
     assert html.count("<tr>") == 3
     assert html.count("<td") == 4

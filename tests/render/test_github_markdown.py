@@ -15,7 +15,7 @@ from tracekit.compare.reports.comparison_report import build_comparison_report
 from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
 from tracekit.render.escape import make_printable
-from tracekit.render.markdown import escape_markdown, format_code_span, make_pull_request_comment
+from tracekit.render.markdown import escape_markdown, format_code_span, make_job_summary
 from tracekit.render.options import RenderOptions
 from tracekit.render.phrases import SENTENCE
 
@@ -136,7 +136,7 @@ def hostile_comparison():
 def test_a_comparison_of_hostile_names_is_as_many_cells_as_it_has():
     report = build_comparison_report(hostile_comparison())
     for text in (
-        make_pull_request_comment(report, HOSTILE[:2], RenderOptions(200, verbose=True)),
+        make_job_summary(report, RenderOptions(200, verbose=True)),
         render(report, "md", verbose=True, top=200),
     ):
         seen = check(text)

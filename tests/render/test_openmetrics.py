@@ -7,7 +7,7 @@ from any_report import reports
 from hypothesis import given, settings
 
 from tracekit.model.report import Heading, Metric, Report, Section, Sheet
-from tracekit.render import get_format_of_path, render
+from tracekit.render import render
 
 LINE = re.compile(
     r"# TYPE [a-zA-Z_][a-zA-Z0-9_]* gauge"
@@ -82,7 +82,3 @@ def test_any_report_is_well_formed(report):
     assert len(set(samples)) == len(samples)
     types = [line for line in lines if line.startswith("# TYPE")]
     assert len(set(types)) == len(types)
-
-
-def test_its_suffix_chooses_it():
-    assert get_format_of_path("metrics.prom") == "openmetrics"

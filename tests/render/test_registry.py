@@ -8,24 +8,9 @@ from any_report import reports
 from hypothesis import given, settings
 
 from tracekit.model.errors import TracekitError
-from tracekit.render import RENDERERS, get_format_of_path, render
+from tracekit.render import RENDERERS, render
 
 NAMES = [renderer.name for renderer in RENDERERS]
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [("out/r.HTML", "html"), ("r.md", "md"), ("r.json", "json"), ("r.txt", "text"), (Path("r.csv"), "csv")],
-)
-def test_the_suffix_chooses_the_format(path, name):
-    assert get_format_of_path(path) == name
-
-
-@pytest.mark.parametrize("path", ["r.docx", "r", "r.json.gz", ""])
-def test_a_suffix_nobody_writes_is_refused_with_those_there_are(path):
-    with pytest.raises(TracekitError) as caught:
-        get_format_of_path(path)
-    assert ".html" in caught.value.hint
 
 
 def test_a_format_nobody_writes_is_refused_with_those_there_are(sample):

@@ -181,12 +181,44 @@ def test_advice_and_care_that_were_said_already_are_not_said_again():
 
 
 @pytest.mark.parametrize("width", [24, 40])
-def test_a_remark_in_a_narrow_column_is_cut_like_a_word_and_keeps_its_depth(width):
+def test_a_remark_in_a_narrow_column_wraps_at_its_depth(width):
     remark = "(nothing recorded, after aten::mm, before at::native::rms_norm<float>)"
     rows = ((f"· · {remark}", 3), ("· void at::native::cunn_SoftMaxForward<float>(float*)", 4))
     sheet = Sheet("x", "T", (Heading("place", "place"), Heading("n", "n", "count")), rows)
-    lines = text._format_text_table(make_grid(sheet, 10), width, titled=False)
-    cut, kernel = ("".join(part for part, _ in line) for line in lines[1:3])
-    assert cut.startswith("· · (n")
-    assert "…" in cut
-    assert kernel.startswith("· soft")
+    lines = [
+        "".join(part for part, _ in line) for line in text._format_text_table(make_grid(sheet, 10), width, titled=False)
+    ]
+    assert max(map(len, lines)) <= width + 2, "with the gap at the end"
+    remarks = [line for line in lines[1:] if line.startswith(("· · ", "    "))]
+    assert len(remarks) > 1
+    assert remarks[0].startswith("· · (nothing")
+    words = " ".join(line.removesuffix("3  ").strip("· ") for line in remarks).replace(" 3", "")
+    assert words.startswith("(nothing recorded, after aten::mm, before ")
+    assert any(line.startswith("· soft") for line in lines)
+
+
+PROSE = (
+    "idle while the host runs Python code of the data loader",
+    "step less all stages of all processes",
+    "rank 3 waits for rank 0 in update_actor",
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130])
+def test_no_cell_of_prose_is_cut_and_names_keep_both_ends(width):
+    name = "nvjet_sm90_tst_128x192_64x5_2x1_v_bz_coopA_bias_TNT"
+    headings = (Heading("why", "why"), Heading("kernel", "kernel"), Heading("n", "n", "count"), Heading("how", "how"))
+    rows = tuple((prose, name, 1_000 + place, "; ".join([prose] * 5)) for place, prose in enumerate(PROSE))
+    grid = make_grid(Sheet("x", "T", headings, rows))
+    assert all(len(row[3]) > 160 and "…" not in row[3] for row in grid.rows)
+    columns, widths = text._fit_columns(grid, width)
+    lines = ["".join(part for part, _ in line) for line in text._format_text_table(grid, width, titled=True)]
+    assert max(map(len, lines)) <= width + 2
+    starts = [sum(widths[:place]) + 2 * place for place in range(len(widths))]
+    for index, start, size in zip(columns, starts, widths, strict=True):
+        column = " ".join(" ".join(line[start : start + size].split()) for line in lines[2:])
+        for row in grid.rows:
+            if index in (0, 3):
+                assert row[index] in " ".join(column.split())
+    assert "nvjet_" in "\n".join(lines)
+    assert "_TNT" in "\n".join(lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 import pytest
+from recorded import PAIRS
 from sql_answers import CALLS, DEVICE, answer, events, of, recipe, session
 
 from tracekit.sql import recipes
@@ -33,9 +34,11 @@ NCCL = CHROME / "hta/nccl_parser_config/nccl_data.json.gz"
 MI300 = CHROME / "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 FIGURES = Path(REAL or "").parent / "figures/tracelens"
 
+OF_H200 = ("wait_side_sync_events", "pageable", "launch_bound")
 TRACES = [
     pytest.param(RANK0, id="simulated"),
-    *(pytest.param(p, id=p.parent.name, marks=needs_real) for p in (H100, NCCL, MI300)),
+    *(pytest.param(p, id=p.parent.name) for p in (H100, NCCL, MI300) if REAL),
+    *(pytest.param(PAIRS / f"{name}.pt.trace.json.xz", id=name) for name in OF_H200 if not REAL),
 ]
 traces = pytest.mark.parametrize("trace", TRACES)
 

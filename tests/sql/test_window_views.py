@@ -78,3 +78,28 @@ def test_the_command_prints_the_warning_beside_the_rows(call, profile):
     assert "warning: idle: its windows (captures, steps, stages) overlap" in " ".join(done.stderr.split())
     assert "warning" not in done.stdout
     assert "warning" not in call("sql", profile, "SELECT sum(idle_ns) FROM idle", "-j", "1", "-q").stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "wrong", "nearest"),
+    [
+        ("SELECT idle_n FROM idle", "idle_n", "idle_ns"),
+        ("SELECT sum(idle_n) FROM idle_by_step", "idle_n", "idle_ns"),
+        ("SELECT idle_n\nFROM idle", "idle_n", "idle_ns"),
+        ("WITH i AS (\n  SELECT i.idle_n\n  FROM idle AS i\n)\nSELECT * FROM i", "idle_n", "idle_ns"),
+        ("SELECT IDLE_MS FROM IDLE", "IDLE_MS", "idle_ns"),
+        ("SELECT ts\nFROM device_ops", "ts", "ts_ns"),
+        ("SELECT d.name\nFROM device_ops AS d\nJOIN host_ops USING (corelation)", "corelation", "correlation"),
+    ],
+)
+def test_an_unknown_column_suggests_the_nearest(session, statement, wrong, nearest):
+    with pytest.raises(tracekit.TracekitError) as error:
+        session.run(statement)
+    assert str(error.value) == f"no column {wrong!r}; did you mean {nearest!r}?"
+
+
+def test_an_unknown_column_without_a_near_one_lists_the_columns(session):
+    with pytest.raises(tracekit.TracekitError, match="no column 'duration'\n") as error:
+        session.run("SELECT duration\nFROM device_ops")
+    assert error.value.hint.startswith("a column of device_ops: run, tool, role, rank, ")
+    assert " dur_ns, " in error.value.hint

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import sqlite3
 from contextlib import closing
 from decimal import Decimal
@@ -43,7 +44,7 @@ def recipe(name, *paths):
 @cache
 def events(path):
     """The complete events of a Chrome trace: name, category, start and length in ns, thread, arguments."""
-    opened = gzip.open if str(path).endswith(".gz") else open
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)
     with opened(path, "rt", encoding="utf-8") as file:
         document = json.load(file, parse_float=Decimal)
     base = int(document.get("baseTimeNanoseconds", 0))

@@ -19,30 +19,23 @@ from tracekit.model.system.installed import require_alone
 from tracekit.model.text.redaction import remember_secrets
 from tracekit.model.version import VERSION
 
-COMMANDS = (
-    "demo",
-    "analyze",
-    "compare",
-    "gate",
-    "noise",
-    "inspect",
-    "doctor",
-    "render",
-    "export",
-    "log",
-    "collect",
-    "explain",
-    "tables",
-    "sql",
-    "schema",
-    "mcp",
-    "cache",
-    "completion",
-)
+COMMAND_GROUPS = {
+    "Start": ("demo", "analyze", "open", "inspect", "doctor"),
+    "Compare": ("compare", "gate", "noise"),
+    "Look up": ("explain", "tables", "sql", "schema"),
+    "Connect": ("export", "log", "collect", "mcp"),
+    "Housekeeping": ("cache", "completion"),
+}
+COMMANDS = tuple(name for names in COMMAND_GROUPS.values() for name in names)
 """Commands in help order; each is `command` in the module of its name."""
+
+ALIASES = {"render": "export", "top": "analyze", "diff": "compare"}
+"""Names under which a command is called, too; help does not list them."""
 
 PROGRAM = "tracekit"
 COMPLETE = "_TRACEKIT_COMPLETE"
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Settings that keep numpy and pandas from starting threads they do not need, which lets workers fork."""
@@ -62,24 +55,33 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of this name; None if it does not exist."""
         del ctx
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"tracekit.cli.commands.{cmd_name}").command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in their groups."""
+        width = max(map(len, COMMANDS))
+        for title, names in COMMAND_GROUPS.items():
+            commands = [(name.ljust(width), self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in commands if command])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the command in `args`; raises `TracekitError` with the closest name for an unknown one."""
         name = args[0]
-        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+        if name in COMMANDS or name in ALIASES or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         from tracekit.model.errors import TracekitError
         from tracekit.model.text.labels import did_you_mean
 
         is_path = os.path.exists(name)  # noqa: PTH110 - os.path returns False for invalid paths, where Path raises
         hint = f"{PROGRAM} analyze {name}" if is_path else f"{PROGRAM} --help"
-        raise TracekitError(f"no command {name!r}{did_you_mean(name, COMMANDS)}", hint)
+        raise TracekitError(f"no command {name!r}{did_you_mean(name, (*COMMANDS, *ALIASES))}", hint)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command in `args` (default: those of the process), and exit with its status."""
@@ -136,7 +138,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 
 
 # Print the help ourselves: click's stream and exit status differ between its versions.
-@click.group(cls=CommandGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, invoke_without_command=True, context_settings=SETTINGS)
 @click.option("--version", is_flag=True, expose_value=False, callback=_print_version, help="Print the version.")
 @click.option(
     "-v",
@@ -145,17 +147,17 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     is_eager=True,
     expose_value=False,
     callback=terminal.set_verbose,
-    help="With --version: tell whether the compiled parts are in use.",
+    help="With --version: show whether the compiled parts are in use.",
 )
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Where the time and the memory of an RL post-training run went, and what to do about it.
+    """Offline profiler of RL post-training: where step time and GPU memory go, and what to fix.
 
     \b
-    tracekit demo                                      try it on an example
+    tracekit demo                                      analyze the example
     tracekit analyze outputs/profile                   the answer on one screen
-    tracekit analyze outputs/profile -o report.html    all of it
-    tracekit inspect outputs/profile                   which files are read, and as what
+    tracekit analyze outputs/profile -o report.html    the full report as a page
+    tracekit compare base/ opt/                        test whether a change helped
     """  # noqa: D301 - \b keeps click from wrapping
     if ctx.invoked_subcommand is None:
         terminal.write_output(f"{ctx.get_help()}\n")

@@ -7,51 +7,29 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from tracekit.cli import report_outputs as out
 from tracekit.cli import terminal
-from tracekit.model.system.files import check_writable, write_atomically
+from tracekit.model.system.files import write_atomically
 
 if TYPE_CHECKING:
+    from tracekit.cli.options import RequestedOutputs
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import GateRules
     from tracekit.model.report import Gate, Report
-    from tracekit.render.options import RenderOptions
+    from tracekit.render.ci.comment import PageLink
 
-JUNIT, GITHUB = "junit", "github"
 MAX_SUMMARY_BYTES = 900 * 1024
 """Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
 
-_STANDARD_ERROR = "standard error"
 
-
-def parse_comparison_output(path: str) -> out.OutputTarget:
-    """Parse `-o FILE`; .xml means JUnit."""
-    if path.lower().endswith(".xml"):
-        check_writable(path)
-        return out.OutputTarget(JUNIT, path)
-    return out.parse_output(path)
-
-
-def parse_comparison_export(text: str) -> out.OutputTarget:
-    """Parse `--export KIND=PATH`; annotations to `-` go to standard error."""
-    name, _, path = text.partition("=")
-    if name not in (JUNIT, GITHUB) or not path:
-        return out.parse_export(text)
-    if path != out.STANDARD_OUTPUT:
-        check_writable(path)
-    elif name == GITHUB:
-        path = _STANDARD_ERROR
-    return out.OutputTarget(name, path)
-
-
-def list_comparison_targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.OutputTarget]:
-    """List all requested outputs, plus the text on standard output if nothing else is printed."""
-    wanted = [parse_comparison_output(path) for path in outputs]
-    wanted += [parse_comparison_export(text) for text in exports]
-    if terminal.is_github_job() and not any(target.format == GITHUB for target in wanted):
-        wanted.append(out.OutputTarget(GITHUB, _STANDARD_ERROR))
-    return out.add_text_output(wanted, quiet=quiet)
+def list_comparison_targets(requested: RequestedOutputs, *, quiet: bool) -> list[out.OutputTarget]:
+    """List all requested outputs, and annotations in a GitHub job."""
+    targets = out.list_targets(requested, quiet=quiet)
+    if terminal.is_github_job() and not any(target.format == out.GITHUB for target in targets):
+        targets.append(out.OutputTarget(out.GITHUB, out.STANDARD_ERROR))
+    return targets
 
 
 def write_comparison(
@@ -63,7 +41,7 @@ def write_comparison(
     report = build_comparison_report(comparison)
     write_gate_targets(report, comparison.gates, wanted, comparison=comparison, top=top, verbose=verbose, quiet=quiet)
     write_step_outputs(make_step_outputs(comparison), wanted)
-    write_job_summary(report, (comparison.base, comparison.opt))
+    write_job_summary(report)
 
 
 def write_gate_targets(
@@ -81,14 +59,12 @@ def write_gate_targets(
 
     `rules` (else the comparison) decide how an undecided gate counts.
     """
-    from tracekit.render.options import RenderOptions
-
-    options = RenderOptions(top, verbose)
+    link = find_page_link(wanted)
     for target in wanted:
         text = _render_gate(report, gates, target.format, rules or comparison)
-        if text is None and comparison is not None:
-            text = _render_comparison(report, comparison, target.format, options)
-        if target.path == _STANDARD_ERROR:
+        if text is None and (comparison is not None or gates):
+            text = _render_comparison(report, gates, target.format, comparison, link)
+        if target.path == out.STANDARD_ERROR:
             print_annotations(gates, untested_passes=_is_untested_passing(rules or comparison))
             continue
         if text is None:
@@ -103,13 +79,13 @@ def write_gate_targets(
 
 def _render_gate(report: Report, gates: Sequence[Gate], name: str, rules: GateRules | Comparison | None) -> str | None:
     """Render the gate as JUnit or annotations, by `rules` on undecided gates; None for other formats."""
-    from tracekit.render.gates import make_gate_annotations, make_gate_junit
+    from tracekit.render.ci.gates import make_gate_annotations, make_gate_junit
 
     untested_passes = _is_untested_passing(rules)
-    if name == GITHUB:
+    if name == out.GITHUB:
         lines = make_gate_annotations(gates, untested_passes=untested_passes)
         return "".join(f"{line}\n" for line in lines)
-    if name != JUNIT:
+    if name != out.JUNIT:
         return None
     return make_gate_junit(
         report.title,
@@ -124,15 +100,34 @@ def _is_untested_passing(rules: GateRules | Comparison | None) -> bool:
     return rules is not None and rules.untested_passes
 
 
-def _render_comparison(report: Report, comparison: Comparison, name: str, options: RenderOptions) -> str | None:
-    """Render the comparison in formats that differ from its report; None for the others."""
+def _render_comparison(
+    report: Report, gates: Sequence[Gate], name: str, comparison: Comparison | None, link: PageLink | None
+) -> str | None:
+    """Render a comparison or a gate in formats that differ from its report; None for the others."""
+    from tracekit.render.ci.comment import make_pull_request_comment
     from tracekit.render.json import write_plain_json
-    from tracekit.render.markdown import make_pull_request_comment
 
-    if name == "json":
+    if name == "json" and comparison is not None:
         return write_plain_json(comparison, "comparison")
-    if name == "md":
-        return make_pull_request_comment(report, (comparison.base, comparison.opt), options)
+    if name != "md":
+        return None
+    sides = (report.title, "gate") if comparison is None else (comparison.base, comparison.opt)
+    return make_pull_request_comment(report, gates, sides, link)
+
+
+def find_page_link(wanted: Sequence[out.OutputTarget]) -> PageLink | None:
+    """Find the address of the page, or of the run whose artifacts contain it, on GitHub and GitLab."""
+    from tracekit.render.ci.comment import PageLink
+
+    page = next((target.path for target in wanted if target.format == "html" and not target.printed), None)
+    job, run = os.environ.get("CI_JOB_URL"), os.environ.get("GITHUB_RUN_ID")
+    if job:
+        relative = None if page is None else os.path.relpath(page, os.environ.get("CI_PROJECT_DIR", "."))
+        return PageLink("Job", job) if relative is None else PageLink("Page", f"{job}/artifacts/file/{quote(relative)}")
+    if run:
+        server, repository = (os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY"))
+        text = "Run" if page is None else f"{Path(page).name} in the artifacts of the run"
+        return PageLink(text, f"{server}/{repository}/actions/runs/{run}")
     return None
 
 
@@ -141,7 +136,7 @@ def write_step_outputs(values: Mapping[str, str | float | None], wanted: Sequenc
 
     `report` is the first page written. A write error changes no result.
     """
-    from tracekit.render.gates import format_step_outputs
+    from tracekit.render.ci.gates import format_step_outputs
 
     files = [target for target in wanted if not target.printed]
     pages = [target.path for kind in ("html", "md") for target in files if target.format == kind]
@@ -168,9 +163,9 @@ def make_step_outputs(comparison: Comparison) -> dict[str, str | float | None]:
     }
 
 
-def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
+def write_job_summary(report: Report) -> None:
     """Append the comparison to the job summary, as far as it fits."""
-    from tracekit.render.markdown import make_pull_request_comment
+    from tracekit.render.markdown import make_job_summary
     from tracekit.render.options import RenderOptions
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -181,7 +176,7 @@ def write_job_summary(report: Report, sides: tuple[str, str]) -> None:
         room -= Path(path).stat().st_size
     limit = room
     while limit > 2_000:
-        text = make_pull_request_comment(report, sides, RenderOptions(200, verbose=True), limit) + "\n"
+        text = make_job_summary(report, RenderOptions(200, verbose=True), limit) + "\n"
         if len(text.encode()) <= room:
             _append_for_github("GITHUB_STEP_SUMMARY", text)
             return
@@ -203,7 +198,7 @@ def _append_for_github(variable: str, text: str) -> None:
 
 def print_annotations(gates: Sequence[Gate], *, untested_passes: bool) -> None:
     """Print annotations to standard error, one per line."""
-    from tracekit.render.gates import make_gate_annotations
+    from tracekit.render.ci.gates import make_gate_annotations
 
     for line in make_gate_annotations(gates, untested_passes=untested_passes):
         terminal.print_workflow_command(line)

@@ -13,6 +13,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_names, list_fail_on_words
 from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
@@ -50,25 +51,26 @@ gate_options = opt.chain_decorators(
         "--fail-on",
         multiple=True,
         metavar="RULE",
-        help="Exit with 1 where this is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
+        shell_complete=complete_names(list_fail_on_words),
+        help="Exit with status 1 if this limit is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
         "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
     ),
     click.option(
         "--config",
         type=click.Path(),
         metavar="FILE",
-        help="The gate's rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
+        help="File of gate rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
     ),
-    click.option("--isolated", is_flag=True, help="Look for no file with rules."),
+    click.option("--isolated", is_flag=True, help="Do not look for a file of gate rules."),
     click.option(
         "--on-inconclusive",
         type=click.Choice(["warn", "fail"]),
-        help="What an inconclusive gate is: a warning, or exit status 3 [default: warn].",
+        help="Treat an inconclusive gate as a warning, or exit with status 3 [default: warn].",
     ),
     click.option(
         "--allow-untested",
         is_flag=True,
-        help="Let a gate pass with rules that nothing was recorded for, or with none: a warning, not status 3.",
+        help="Pass with a warning, not status 3, if rules have no data or there are no rules.",
     ),
 )
 """Decorator with all gate options; the command receives them as `gate`."""
@@ -125,8 +127,8 @@ def get_gate_status(rules: GateRules, gates: Sequence[Gate]) -> int:
 def report_empty_gate(rules: GateRules) -> int:
     """Print that a gate without rules tested nothing, and return its exit status."""
     terminal.print_problem(
-        f"{', '.join(rules.sources)}: the gate holds no rule: nothing was tested",
-        'add fail-on = ["regression"], or a rule; or say --allow-untested',
+        f"{', '.join(rules.sources)}: the gate has no rule, so nothing was tested",
+        'add fail-on = ["regression"], or a rule; or use --allow-untested',
     )
     return PASSED if rules.untested_passes else UNDECIDED
 
@@ -148,7 +150,7 @@ def print_failed_rules(rules: GateRules, gates: Sequence[Gate]) -> None:
     if untested and not rules.untested_passes:
         terminal.print_problem(
             f"gate: {untested} of {len(gates)} rules tested nothing",
-            "mend the rule, or record what it asks for; --allow-untested lets it pass",
+            "fix the rule, or record its metric; --allow-untested lets it pass",
         )
 
 

@@ -122,7 +122,7 @@ class Contract:
 
 
 CONTRACTS: tuple[Contract, ...] = (
-    Contract("report", report.SCHEMA, report.Report, "analyze, gate, render"),
+    Contract("report", report.SCHEMA, report.Report, "analyze, gate, export"),
     Contract("compare", comparison.SCHEMA, comparison.Comparison, "compare"),
     Contract("noise", noise.SCHEMA, NoiseOfRuns, "noise"),
     Contract("inspect", INSPECT, Inspection, "inspect"),

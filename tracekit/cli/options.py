@@ -11,8 +11,13 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_exports, complete_names, list_question_ids
+from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
+from tracekit.render import RENDERERS
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import ComparisonChoices
@@ -28,33 +33,33 @@ sample = click.option(
     "--sample",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Read K ranks only, spread over all; the rest, maybe a straggler, is not read.",
+    help="Read only K ranks, spread over all. A straggler among the others goes unseen.",
 )
 steps = click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
 stages = click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
-exclude = click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files of this name. Repeatable.")
+exclude = click.option("--exclude", multiple=True, metavar="GLOB", help="Skip files whose name matches. Repeatable.")
 jobs = click.option(
     "-j",
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Files read at once; a long one alone may use N cores [default: the cores, as far as memory allows].",
+    help="Files read in parallel [default: one per core, as memory allows].",
 )
 cache = click.option(
     "--cache/--no-cache",
     default=True,
-    help="Keep what is measured of each file, and use it while the file is unchanged [default: --cache].",
+    help="Cache the measurements of each file, and reuse them while it is unchanged [default: --cache].",
 )
 device_memory = click.option(
     "--device-memory",
     metavar="SIZE",
-    help="Memory of each GPU (80GiB): peaks as a share of it, steps until it is full [default: as a trace records it].",
+    help="Memory of each GPU (80GiB), for peaks as a share of it and steps until OOM [default: as recorded].",
 )
 drop_first = click.option(
     "--drop-first",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Leave out the first N steps of every run [default: those known to be warm-up].",
+    help="Drop the first N steps of every run [default: the detected warm-up steps].",
 )
 top = click.option(
     "--top",
@@ -62,16 +67,15 @@ top = click.option(
     default=10,
     show_default=True,
     metavar="N",
-    help="Rows of a table that are shown.",
+    help="Rows to show per table.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: --export json=-.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 verbose = click.option(
     "-v",
     "--verbose",
     is_flag=True,
     callback=terminal.set_verbose,
-    help="Show every row and section, and the stack of an error.",
+    help="Show all rows and sections; on an error, show the stack.",
 )
 
 
@@ -86,33 +90,134 @@ def require_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str)
         raise click.UsageError(f"Missing argument '{name}...'.")
 
 
-def add_outputs(thing: str, suffixes: str) -> Decorator:
-    """Add `-o FILE`, which also writes the `thing` to a file in one of the formats `suffixes`."""
-    return click.option(
-        "-o",
-        "--output",
-        "outputs",
-        multiple=True,
-        type=click.Path(),
-        metavar="FILE",
-        help=f"Also write the {thing} here; the suffix is the format ({suffixes}). Repeatable.",
+REPORT_FORMATS = tuple(renderer.name for renderer in RENDERERS)
+COMPARISON_FORMATS = (*REPORT_FORMATS, "junit", "github")
+EXPORT_FORMATS = ("perfetto", *COMPARISON_FORMATS, "tkm")
+FOLDER_FORMATS = tuple(renderer.name for renderer in RENDERERS if renderer.files)
+"""Formats of a report that are a folder with one file per table."""
+LIST_FORMATS = ("text", "json", "csv", "md")
+"""Formats of a command that lists rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutputs:
+    """Requested outputs of a command: `-o`, `--export` and `--format`, and the formats that the command can write.
+
+    `folders` are those formats that need a folder. With `is_moved`, a file replaces the output on the screen. `fallback` is
+    the format of a file whose suffix names none.
+    """
+
+    files: tuple[str, ...]
+    exports: tuple[str, ...]
+    format: str | None
+    formats: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    is_moved: bool = False
+    fallback: str | None = None
+
+
+class ResultFormat(click.Choice[str]):
+    """The formats that a command can write; any other is refused by a sentence that lists them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the format, or raise `TracekitError`."""
+        if value not in self.choices:
+            command = "tracekit" if ctx is None else ctx.command_path
+            raise TracekitError(*refuse_format(str(value), self.choices, command))
+        return super().convert(value, param, ctx)
+
+
+def refuse_format(name: str, formats: Sequence[str], command: str) -> tuple[str, str]:
+    """Describe that a command cannot write a format, as (problem, hint)."""
+    from tracekit.model.text.labels import did_you_mean
+
+    if name in EXPORT_FORMATS:
+        return f"{command} cannot write {name}", f"it writes {', '.join(formats)}"
+    return f"no output format {name!r}{did_you_mean(name, formats)}", f"there are: {', '.join(formats)}"
+
+
+def _combine_format(parameters: Mapping[str, Any]) -> str | None:
+    """Combine `--format` and its alias `--json`; raises a usage error if they differ.
+
+    A format of the configuration file gives way to `--json` and to `-o` on the command line.
+    """
+    context = click.get_current_context()
+    name: str | None = parameters["format_"]
+    if context.get_parameter_source("format_") is ParameterSource.DEFAULT_MAP:
+        is_overruled = ParameterSource.COMMANDLINE in map(context.get_parameter_source, ("files", "as_json"))
+        name = None if is_overruled else name
+    if not parameters["as_json"]:
+        return name
+    if name not in (None, "json"):
+        raise click.UsageError(f"--json and --format {name} name two formats")
+    return "json"
+
+
+def add_results(
+    thing: str,
+    formats: tuple[str, ...] = LIST_FORMATS,
+    *,
+    exports: str = "",
+    folders: tuple[str, ...] = (),
+    is_moved: bool = False,
+    fallback: str | None = None,
+    flags: tuple[str, ...] = ("--format",),
+) -> Decorator:
+    """Add `-o`, `--format` and `--json`, which the command receives as `requested`.
+
+    `exports` describes the kinds of `--export KIND=PATH`, which is hidden where empty.
+    """
+
+    def make_request(parameters: Mapping[str, Any]) -> RequestedOutputs:
+        format_ = _combine_format(parameters)
+        files, kinds = parameters["files"], parameters["exports"]
+        return RequestedOutputs(files, kinds, format_, formats, folders, is_moved, fallback)
+
+    also, several = ("Write the", "") if is_moved else ("Also write the", " Repeatable.")
+    return chain_decorators(
+        collect_options("requested", make_request, ("files", "exports", "format_", "as_json")),
+        click.option(
+            "-o",
+            "--output",
+            "files",
+            multiple=True,
+            type=click.Path(),
+            metavar="FILE",
+            help=f"{also} {thing} to FILE. The suffix sets the format.{several}",
+        ),
+        click.option(
+            *flags,
+            "format_",
+            type=ResultFormat(formats),
+            metavar="FORMAT",
+            help=f"Print the {thing} as {join_choices(formats)}; with -o, the format of FILE.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Same as --format json."),
+        click.option(
+            "--export",
+            "exports",
+            multiple=True,
+            metavar="KIND=PATH",
+            shell_complete=complete_exports(formats),
+            hidden=not exports,
+            help=f"Also write the {thing} as KIND: {exports}. Repeatable.",
+        ),
     )
 
 
-def add_exports(thing: str, kinds: str) -> Decorator:
-    """Add `--export KIND=PATH`, which writes the `thing` for other programs, as one of `kinds`."""
-    return click.option(
-        "--export",
-        "exports",
-        multiple=True,
-        metavar="KIND=PATH",
-        help=f"Also write the {thing} as KIND: {kinds}. Repeatable.",
-    )
+def join_choices(choices: Sequence[str]) -> str:
+    """Join choices with commas, and the last with `or`.
+
+    >>> join_choices(["text", "json", "md"])
+    'text, json or md'
+    """
+    *leading, last = choices
+    return f"{', '.join(leading)} or {last}" if leading else last
 
 
 def add_strict(case: str = "any file could not be read") -> Decorator:
     """Add `--strict`: exit status 2 in this case."""
-    return click.option("--strict", is_flag=True, help=f"Exit with 2 if {case}.")
+    return click.option("--strict", is_flag=True, help=f"Exit with status 2 if {case}.")
 
 
 def chain_decorators(*decorators: Decorator) -> Decorator:
@@ -148,16 +253,23 @@ questions = chain_decorators(
         "questions",
         multiple=True,
         metavar="QUESTION",
-        help="Ask this question alone, by the id of its section (kernels). Repeatable.",
+        shell_complete=complete_names(list_question_ids),
+        help="Answer only this question, by the id of its section (kernels). Repeatable.",
     ),
-    click.option("--skip", multiple=True, metavar="QUESTION", help="Do not ask this one. Repeatable."),
+    click.option(
+        "--skip",
+        multiple=True,
+        metavar="QUESTION",
+        shell_complete=complete_names(list_question_ids),
+        help="Skip this question. Repeatable.",
+    ),
     click.option(
         "--question",
         "question_files",
         multiple=True,
         type=click.Path(),
         metavar="FILE.py",
-        help="Ask the question in this Python file too; it is run. Repeatable.",
+        help="Also run the question in this Python file. Repeatable.",
     ),
 )
 
@@ -167,22 +279,22 @@ cluster = chain_decorators(
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Read here, or with Ray on the nodes where the files lie (needs ray).",
+        help="Read here, or with Ray on the nodes that have the files (needs ray).",
     ),
-    click.option("--ray-address", metavar="ADDR", help="The cluster [default: RAY_ADDRESS, else one is started here]."),
+    click.option("--ray-address", metavar="ADDR", help="Ray cluster [default: RAY_ADDRESS, else a new local one]."),
     click.option(
         "--on-every-node",
         multiple=True,
         metavar="PATTERN",
-        help="With Ray: what lies there on each node; ~ and $VARIABLES are those of the node. Repeatable.",
+        help="With Ray: read PATTERN on each node; ~ and $VARIABLES expand there. Repeatable.",
     ),
 )
 
 
 _WORK = {
-    "tokens": "Tokens of every step{}: adds time per token, and tokens a second.",
-    "samples": "The same of samples.",
-    "images": "The same of images.",
+    "tokens": "Tokens per step{}: adds time per token and tokens/s.",
+    "samples": "Samples per step.",
+    "images": "Images per step.",
 }
 
 work = chain_decorators(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import click
+
 from tracekit.cli import terminal
+from tracekit.cli.options import RequestedOutputs, refuse_format
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.system.files import check_writable, write_atomically
-from tracekit.render import find_renderer, get_format_of_path, refuse_without_library, render
+from tracekit.model.text.labels import did_you_mean
+from tracekit.render import RENDERERS, refuse_without_library, render
 
-STANDARD_OUTPUT = "-"
+STANDARD_OUTPUT, STANDARD_ERROR = "-", "standard error"
+JUNIT, GITHUB = "junit", "github"
+
 _TEXT_FORMATS = ("text", "md")
+_SUFFIXES = {suffix: renderer.name for renderer in RENDERERS for suffix in renderer.suffixes}
+_SUFFIXES |= {".xml": JUNIT, ".gz": "perfetto", ".tkm": "tkm"}
+_NEVER_PRINTED = {"parquet": "rows.parquet", "perfetto": "timeline.json.gz", "tkm": "run.tkm"}
+"""Formats that only go to a file, each with an example of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,73 +38,107 @@ class OutputTarget:
         """Whether it goes to standard output."""
         return self.path == STANDARD_OUTPUT
 
-
-def parse_output(path: str) -> OutputTarget:
-    """Parse `-o FILE`, with the format of its suffix; raises if the file cannot be written."""
-    if path == STANDARD_OUTPUT:
-        raise TracekitError("-o -: no format is named", "--export json=- prints JSON")
-    name = get_format_of_path(path)
-    if find_renderer(name).files:
-        folder = Path(path).with_suffix("")
-        raise TracekitError(
-            f"{path}: {name} is one file a table, and needs a directory",
-            f"--export {name}={folder} (tracekit render: -f {name} -o {folder})",
-        )
-    check_writable(path)
-    return OutputTarget(name, path)
+    @property
+    def width(self) -> int | None:
+        """Width of the terminal it goes to; None for files and pipes."""
+        return terminal.get_page_width()[0] if self.printed else None
 
 
-def parse_export(text: str) -> OutputTarget:
-    """Parse `--export KIND=PATH`; raises if the path cannot be written."""
-    name, equals, path = text.partition("=")
-    if not (equals and path):
-        raise TracekitError(f"--export {text}: not KIND=PATH", "--export csv=tables/")
-    refuse_without_library(name)
-    if not find_renderer(name).files:
-        if path != STANDARD_OUTPUT:
-            check_writable(path)
-        return OutputTarget(name, path)
-    if path == STANDARD_OUTPUT:
-        raise TracekitError(f"{name} is one file a table: name a directory", f"{name}=tables/")
-    _refuse_unusable_folder(Path(path))
-    return OutputTarget(name, path)
+def list_targets(requested: RequestedOutputs, *, quiet: bool = False) -> list[OutputTarget]:
+    """List all requested outputs, with the text on standard output in front.
 
-
-def parse_json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
-    """Parse `--export json=PATH` and `--json` into paths, for a command that only exports JSON."""
-    paths = [STANDARD_OUTPUT] * as_json
-    for text in exports:
-        name, _, path = text.partition("=")
-        if name != "json" or not path:
-            raise TracekitError(f"--export {text}: only json is written here", "--export json=-")
-        if path != STANDARD_OUTPUT:
-            check_writable(path)
-        paths.append(path)
-    return list(dict.fromkeys(paths))
-
-
-def write_json_outputs(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
-    """Write the text to all these files, or print it for `-`."""
-    for path in paths:
-        if path == STANDARD_OUTPUT:
-            terminal.write_output(text.encode("utf-8"))
-        else:
-            write_atomically(path, text.encode("utf-8"))
-            if not quiet:
-                terminal.print_message(f"wrote {path}")
-
-
-def add_text_output(targets: Sequence[OutputTarget], *, quiet: bool) -> list[OutputTarget]:
-    """Add the text on standard output in front, unless another target is printed or `quiet` is set.
-
-    Raises `TracekitError` if several targets go to standard output.
+    The text is left out if another target is printed, with `quiet`, or if files replace it. Raises `TracekitError` if
+    a target cannot be written, or if several go to standard output.
     """
+    targets = [_parse_output(path, requested) for path in requested.files]
+    targets += [_parse_export(text, requested) for text in requested.exports]
+    if requested.format and not requested.files:
+        targets.append(make_target(requested.format, STANDARD_OUTPUT, requested))
+    targets = list(dict.fromkeys(targets))
     printed = [target.format for target in targets if target.printed]
     if len(printed) > 1:
         raise TracekitError(f"standard output can take one of {', '.join(printed)}", "name files for the others")
-    if printed or quiet:
-        return list(targets)
+    if printed or quiet or (targets and requested.is_moved):
+        return targets
     return [OutputTarget("text", STANDARD_OUTPUT), *targets]
+
+
+def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarget:
+    """Make a target; raises `TracekitError` if the command cannot write the format, or the path cannot be written."""
+    if name not in requested.formats:
+        raise TracekitError(*refuse_format(name, requested.formats, click.get_current_context().command_path))
+    if any(name == renderer.name for renderer in RENDERERS):
+        refuse_without_library(name)
+    if name in requested.folders:
+        if path == STANDARD_OUTPUT:
+            raise TracekitError(f"{name} is one file a table: name a directory", f"--format {name} -o tables/")
+        _refuse_unusable_folder(Path(path))
+    elif path != STANDARD_OUTPUT:
+        check_writable(path)
+    elif name in _NEVER_PRINTED:
+        raise TracekitError(f"{name} goes to a file", f"-o {_NEVER_PRINTED[name]}")
+    elif name == GITHUB:
+        path = STANDARD_ERROR
+    return OutputTarget(name, path)
+
+
+def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
+    """Parse `-o FILE`, in the format of `--format` or of its suffix."""
+    if requested.format is not None:
+        _refuse_other_suffix(path, requested.format)
+        return make_target(requested.format, path, requested)
+    name = _get_format_of_suffix(path, requested)
+    if name in requested.folders:
+        folder = Path(path).with_suffix("")
+        raise TracekitError(
+            f"{path}: {name} is one file a table, and needs a directory", f"--format {name} -o {folder}"
+        )
+    return make_target(name, path, requested)
+
+
+def _refuse_other_suffix(path: str, name: str) -> None:
+    """Raise a usage error if the suffix of a path names another format than `name`."""
+    suffix = Path(path).suffix.lower()
+    if _SUFFIXES.get(suffix, name) != name and (name, suffix) != ("perfetto", ".json"):
+        raise click.UsageError(f"-o {path} and --format {name} name two formats")
+
+
+def _get_format_of_suffix(path: str, requested: RequestedOutputs) -> str:
+    """Get the format that the suffix of a path names; raises `TracekitError` with the known suffixes."""
+    suffix = Path(path).suffix.lower()
+    name = _SUFFIXES.get(suffix)
+    if name in requested.formats:
+        return name
+    if requested.fallback:
+        return requested.fallback
+    if path == STANDARD_OUTPUT:
+        raise TracekitError("-o -: no format is named", "--format json prints JSON")
+    suffixes = [known for known, format_ in _SUFFIXES.items() if format_ in requested.formats]
+    near = did_you_mean(suffix, suffixes)
+    raise TracekitError(f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}")
+
+
+def _parse_export(text: str, requested: RequestedOutputs) -> OutputTarget:
+    """Parse `--export KIND=PATH`."""
+    name, equals, path = text.partition("=")
+    if not (equals and path):
+        raise TracekitError(f"--export {text}: not KIND=PATH", "--export json=report.json")
+    return make_target(name, path, requested)
+
+
+def write_results(
+    targets: Sequence[OutputTarget], make_output: Callable[[OutputTarget], str | bytes], *, quiet: bool = False
+) -> None:
+    """Write what `make_output` returns for each target, and print which files were written unless `quiet`."""
+    for target in targets:
+        output = make_output(target)
+        if target.printed:
+            is_text = isinstance(output, str) and target.format in _TEXT_FORMATS
+            terminal.write_output(output if is_text or isinstance(output, bytes) else output.encode("utf-8"))
+            continue
+        write_atomically(target.path, output if isinstance(output, bytes) else output.encode("utf-8"))
+        if not quiet:
+            terminal.print_message(f"wrote {target.path}")
 
 
 def write_report(report: Report, target: OutputTarget, *, top: int, verbose: bool) -> None:

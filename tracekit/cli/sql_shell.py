@@ -22,7 +22,7 @@ _REPEAT_S = 0.05
 """Time for Python to handle Ctrl-C before the thread passes it on, and between its attempts."""
 
 _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
-.recipes   what there is by name      .recipe NAME   run one
+.recipes   list the recipes           .recipe NAME   run one
 .help      this                       .quit          leave (so does Ctrl-D)
 """
 
@@ -45,7 +45,7 @@ def _read_statements(
     """Read and answer statements until the terminal ends."""
     from tracekit.sql import statements
 
-    terminal.print_message("SQL over the tables of these profiles; .help tells more, .quit leaves")
+    terminal.print_message("SQL over the tables of the profiles; .help lists commands, .quit exits")
     lines: list[str] = []
     while True:
         try:
@@ -196,20 +196,25 @@ def _run_dot_command(line: str, show: Callable[[str], None]) -> None:
     if word == ".help":
         terminal.write_output(_HELP)
     elif word == ".recipes":
-        terminal.write_output(format_recipes())
+        terminal.write_output(format_recipes(terminal.get_page_width()[0]))
     elif word == ".recipe":
         show(recipes.read_recipe(argument.strip()))
     else:
         raise TracekitError(f"no command {word!r}", ".help lists them")
 
 
-def format_recipes() -> str:
-    """Format the recipes and what they answer."""
-    from tracekit.cli.text_tables import format_text_columns
+def list_recipe_rows() -> list[dict[str, str]]:
+    """List the recipes with their questions."""
     from tracekit.sql import recipes
 
-    rows = [{"recipe": name, "answers": recipes.read_recipe_question(name)} for name in recipes.list_recipes()]
-    return format_text_columns(rows) + "\n"
+    return [{"recipe": name, "answers": recipes.read_recipe_question(name)} for name in recipes.list_recipes()]
+
+
+def format_recipes(width: int | None) -> str:
+    """Format the recipes and their questions as text."""
+    from tracekit.cli.text_tables import format_text_columns
+
+    return format_text_columns(list_recipe_rows(), width=width) + "\n"
 
 
 def _set_up_completion(session: SqlSession) -> None:

@@ -83,7 +83,7 @@ def print_message(line: str) -> None:
 
 
 def print_workflow_command(line: Lines) -> None:
-    """Print a GitHub workflow command to standard error; see `render.gates`."""
+    """Print a GitHub workflow command to standard error; see `render.ci.gates`."""
     resume_workflow_commands()
     _write_stderr(line)
 
@@ -218,9 +218,9 @@ def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) 
         import logging
 
         ctx.meta[_VERBOSE] = True
-        told = logging.Handler()
-        told.emit = lambda record: print_message(told.format(record))  # type: ignore[method-assign]
-        logging.basicConfig(handlers=[told], level=logging.INFO, format="%(message)s")
+        handler = logging.Handler()
+        handler.emit = lambda record: print_message(handler.format(record))  # type: ignore[method-assign]
+        logging.basicConfig(handlers=[handler], level=logging.INFO, format="%(message)s")
         logging.getLogger("tracekit").setLevel(logging.DEBUG)
     return verbose
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
@@ -9,6 +10,7 @@ from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.display import Displayed, import_display
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
+from tracekit.model.system.lazy_pandas import pd
 
 SCHEMA = "tracekit.compare/1"
 """Version of the JSON form: additions keep it, changes of meaning raise it."""
@@ -129,14 +131,14 @@ class StepValue:
 class Comparison(Displayed):
     """The comparison of two sides; `verdict` is that of `headline`, the step, or "not comparable".
 
-    If neither side has a step and both have memory snapshots, `headline` is peak memory in bytes.
+    If both sides have memory snapshots but no steps, `headline` is peak memory in bytes.
 
-    - `changes` holds every metric, the step first.
+    - `changes` lists every metric, the step first.
     - `memory` compares the snapshots; None if a side has none.
-    - `reading` says how the inputs were interpreted, `warnings` lists caveats.
-    - `needed` says which data would allow a stronger verdict, `outlook` how probable each verdict was.
+    - `reading` describes how the inputs were interpreted, `warnings` lists caveats.
+    - `needed` lists data that would allow a stronger verdict, `outlook` the probability of each verdict.
     - `sessions_apart`: all runs of one side ran before all of the other, so the change cannot be separated
-      from anything else that changed in between.
+      from other changes in between.
     """
 
     tool_version: str
@@ -163,6 +165,11 @@ class Comparison(Displayed):
     origin: Attribution | None = None
     memory: MemoryChange | None = None
     schema: str = SCHEMA
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """Every table of the comparison as a pandas frame: those of `report().tables`."""
+        return self.report().tables
 
     def report(self) -> Report:
         """Convert the comparison to a report, which every renderer accepts."""

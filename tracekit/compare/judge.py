@@ -357,7 +357,7 @@ def _list_comparison_warnings(
     elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):
         yield "logs only: whether both sides ran on the same GPUs, ranks and versions is unknown"
     elif choose_headline_metric(base, opt) == STEP:
-        yield "times include profiler overhead, which understates the speedup"
+        yield "times include profiler overhead: the speedup without it differs (see --steps-from)"
     else:
         yield "the un-profiled step comes from logs; all other times include profiler overhead"
 
@@ -375,7 +375,7 @@ def _warn_of_missing_step_marks(step: Change) -> Iterator[str]:
         yield f"no step marks: the unit of comparison is the period of {step.title}"
     else:
         yield f"no step marks: the unit of comparison is {step.title}"
-    yield "times include profiler overhead, which understates the speedup"
+    yield "times include profiler overhead: the speedup without it differs (see --steps-from)"
 
 
 def _describe_time_per_work(change: Change) -> str:

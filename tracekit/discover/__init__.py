@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
-from tracekit.discover.arguments import FoundFile, PathArgument, State, UnreadFile, parse_path_arguments
+from tracekit.discover.arguments import (
+    FoundFile,
+    PathArgument,
+    State,
+    UnreadFile,
+    list_paths,
+    parse_path_arguments,
+)
 from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
 from tracekit.discover.manifests import (
     Manifest,
@@ -143,8 +150,7 @@ def discover(  # noqa: PLR0913 - one per option
     surveys of other machines, placed after those of `paths`. With `within`, links and the search for a log never leave
     these directories. Raises `TracekitError` if a path does not exist and, unless `may_be_empty`, if nothing is found.
     """
-    if isinstance(paths, str | Path):
-        paths = [paths]
+    paths = list_paths(paths)
     if not paths and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
     surveys = add_content_digests([survey_argument(a, exclude, sniff, within) for a in parse_path_arguments(paths)])

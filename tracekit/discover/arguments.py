@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tracekit.discover import fetched
 from tracekit.model.errors import TracekitError
@@ -107,6 +107,19 @@ class FileListing:
     files: list[FoundFile] = field(default_factory=list[FoundFile])
     ignored: list[UnreadFile] = field(default_factory=list[UnreadFile])
     notes: list[Note] = field(default_factory=list[Note])
+
+
+def list_paths(paths: Any) -> list[str | Path]:
+    """List the paths that a caller gave as one or several; raise `TracekitError` for other types."""
+    given: list[str | Path] = (
+        list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | Mapping) else [paths]
+    )
+    for path in given:
+        if not isinstance(path, str | Path):
+            raise TracekitError(
+                f"a path is expected, not a {type(path).__name__}", "pass a str, a Path, or a list of paths"
+            )
+    return given
 
 
 def parse_path_arguments(paths: Sequence[str | Path]) -> tuple[PathArgument, ...]:

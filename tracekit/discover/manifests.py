@@ -35,7 +35,10 @@ SCHEMAS = ("capture/1", "capture/2")
 _SUFFIXES = (".json", ".manifest")
 _HEAD_BYTES = 1 << 16
 _LIMIT_BYTES = 4 << 20
-_INT64 = 1 << 63
+_INT64, _INT64_DIGITS = 1 << 63, 19
+
+PACKED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+"""Suffixes of files that were compressed after the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         host=_read_manifest_text(data, "host", wrong),
         pid=_read_manifest_count(data, "pid", wrong),
         tool=_read_manifest_text(data, "tool", wrong),
-        steps=tuple(step for step in _read_manifest_list(data, "steps", wrong) if is_count(step)),
+        steps=tuple(_read_manifest_steps(_read_manifest_list(data, "steps", wrong), wrong)),
         stages=_read_manifest_texts(data, "stages", wrong),
         files=tuple(_read_file_entries(_read_manifest_list(data, "files", wrong), wrong)),
         captures=tuple(_read_capture_entries(_read_manifest_list(data, "captures", wrong), wrong)),
@@ -238,8 +241,9 @@ def name_process(manifest: Manifest) -> str:
 def _resolve_recorded_path(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
     """Find the present file of a recorded path, even after the directory was moved."""
     for path in (folder / recorded, folder / Path(recorded).name):
-        if os.path.normpath(path) in known_paths:
-            return os.path.normpath(path)
+        for suffix in ("", *PACKED_SUFFIXES):
+            if os.path.normpath(f"{path}{suffix}") in known_paths:
+                return os.path.normpath(f"{path}{suffix}")
     return None
 
 
@@ -251,7 +255,7 @@ def _read_file_entries(entries: Sequence[Any], wrong: list[str]) -> Iterable[Man
             continue
         yield ManifestEntry(
             path=entry["path"],
-            step=_read_manifest_count(entry, "step", wrong),
+            step=_read_manifest_step(entry, wrong),
             stage=_read_manifest_text(entry, "stage", wrong),
             start_unix_ns=_read_manifest_count(entry, "start_unix_ns", wrong),
             stop_unix_ns=_read_manifest_count(entry, "stop_unix_ns", wrong),
@@ -265,7 +269,7 @@ def _read_capture_entries(entries: Sequence[Any], wrong: list[str]) -> Iterable[
             wrong.append("captures")
             continue
         yield ReportedCapture(
-            _read_manifest_count(entry, "step", wrong),
+            _read_manifest_step(entry, wrong),
             _read_manifest_text(entry, "scope", wrong),
             _read_manifest_count(_read_manifest_object(entry, "start", wrong), "unix_ns", wrong),
             _read_manifest_count(_read_manifest_object(entry, "stop", wrong), "unix_ns", wrong),
@@ -283,6 +287,22 @@ def _read_manifest_texts(data: Mapping[str, Any], key: str, wrong: list[str]) ->
 def is_count(value: object) -> bool:
     """Check whether a JSON value is a non-negative 64-bit integer, as ranks, steps and ids are."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INT64
+
+
+def _read_manifest_steps(steps: Iterable[Any], wrong: list[str]) -> Iterator[int]:
+    """Read the valid step numbers of a list."""
+    for step in steps:
+        number = _read_manifest_step({"step": step}, wrong)
+        if number is not None:
+            yield number
+
+
+def _read_manifest_step(entry: Mapping[str, Any], wrong: list[str]) -> int | None:
+    """Read a step number; programs also pass it as text (`"4"`). None if absent or invalid."""
+    step = entry.get("step")
+    if isinstance(step, str) and step.isascii() and step.isdecimal() and len(step) < _INT64_DIGITS:
+        return int(step)
+    return _read_manifest_count(entry, "step", wrong)
 
 
 def _read_manifest_count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:

@@ -12,7 +12,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.note_codes import Data
 from tracekit.model.inputs.sources import Note, Source
 from tracekit.model.records import dataclass
-from tracekit.model.stages import get_scope_stage, make_stage_filter
+from tracekit.model.stages import STAGES, get_scope_stage, make_stage_filter
 from tracekit.model.text.labels import join_first_few, make_displayable, make_natural_key, normalize_label_words
 from tracekit.model.units import format_ranges
 
@@ -77,10 +77,11 @@ def may_match_filters(
         return False
     if steps and source.step is not None and not _covers_any_step(source, steps):
         return False
-    if not stages or _get_named_stage(source) is None:
+    if not stages or source.scope is None or _get_named_stage(source) is None:
         return True
-    assert source.scope is not None
-    return make_stage_filter(tuple(stages))(source.scope, source.role)
+    # A scope that is not a known stage, as a role's name for its whole step, may contain any stage.
+    is_known = get_scope_stage(source.scope, source.role) in STAGES
+    return not is_known or make_stage_filter(tuple(stages))(source.scope, source.role)
 
 
 def _get_named_stage(source: Source) -> str | None:

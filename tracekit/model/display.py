@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Protocol
+
+from tracekit.model.system.lazy_pandas import pd
 
 
 class Display(Protocol):
@@ -61,6 +63,22 @@ class Displayed:
     def _repr_html_(self) -> str:
         """Render the HTML fragment that a notebook shows."""
         return import_display().make_notebook_html(self)
+
+
+class NamedFrames(Mapping[str, "pd.DataFrame"]):
+    """Base of mappings of frames by table name; a notebook completes the names at Tab."""
+
+    def __repr__(self) -> str:
+        """List the names of the tables."""
+        return f"<{len(self)} tables: {', '.join(self)}>"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """List the names that `tables["` completes to."""
+        return list(self)
+
+    # By identity: pandas frames have no single truth value, so that comparing values would raise.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 def make_module_callable(name: str, find: Callable[[], Callable[..., Any]]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tracekit.model.inputs.note_codes import NO_DATA, UNREADABLE, Data, Reason, explain_os_error
+from tracekit.model.text.labels import did_you_mean
 from tracekit.model.text.redaction import redact
 
 
@@ -29,6 +30,17 @@ class TracekitError(Exception):
 
 class UnknownNameError(TracekitError, KeyError):
     """A mapping has nothing of this name; its text suggests the nearest."""
+
+
+def make_unknown_name_error(thing: str, name: object, where: str, names: Iterable[str]) -> UnknownNameError:
+    """Build the error for a name that a mapping lacks, with the nearest name and a list of all.
+
+    >>> print(make_unknown_name_error("no table", "kernel", "in the report", ["kernels"]))
+    no table 'kernel' in the report; did you mean 'kernels'?
+    """
+    names = list(names)
+    near = did_you_mean(str(name), names)
+    return UnknownNameError(f"{thing} {name!r} {where}{near}", f"there are: {', '.join(names) or 'none'}")
 
 
 class TraceFormatError(TracekitError):

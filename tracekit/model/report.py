@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, Literal, TypeVar
 
 from tracekit.model.display import Displayed, import_display
+from tracekit.model.errors import make_unknown_name_error
 from tracekit.model.records import dataclass
 from tracekit.model.system.lazy_pandas import pd
 
@@ -283,7 +284,7 @@ class Report(Displayed):
     the second, and `overview` the table shown first. `unseen` lists what was not analyzed and why. `values` contains the
     metrics of every process and step. Two reports are comparable if their `fingerprint` agrees. `answer` is the first
     sentence if numbers alone do not answer, `basis` its evidence, and `cautions` lists caveats, most severe first.
-    `contents` pairs a run with the content digest of each of its files. `spans` are the first and last instant of each run
+    `contents` pairs runs with the content digests of their files. `spans` are the first and last instant of each run
     in ns since the Unix epoch, without runs of another clock. `files` counts files by state: `read`, `refused`,
     `unreadable` and `duplicate`.
     """
@@ -323,18 +324,17 @@ class Report(Displayed):
         return frames
 
     def section(self, id: str) -> Section:  # noqa: A002 - the public name
-        """Get the section with this id; raise `KeyError` that lists all ids if there is none."""
-        for section in self.sections:
-            if section.id == id:
-                return section
-        known = ", ".join(section.id for section in self.sections)
-        raise KeyError(f"no section {id!r}; there are: {known}")
+        """Get the section with this id; raise `UnknownNameError`, a `KeyError` that lists all ids, if there is none."""
+        sections = {section.id: section for section in self.sections}
+        if id not in sections:
+            raise make_unknown_name_error("no section", id, "in the report", sections)
+        return sections[id]
 
-    def figure(self, chart: str, axes: Any = None) -> Any:
+    def figure(self, chart: str = "", axes: Any = None) -> Any:
         """Draw one chart on matplotlib axes, new ones unless given, and return them.
 
-        `chart` is the id of a chart, or of a section (its first chart). Raises `TracekitError` for other ids and if matplotlib
-        is missing.
+        `chart` is the id of a chart, or of a section (its first chart). Raises `TracekitError` that lists the ids for any
+        other, and if matplotlib is missing.
         """
         return import_display().draw_chart(self, chart, axes)
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.display import import_display
-from tracekit.model.errors import TracekitError, UnknownNameError
+from tracekit.model.display import NamedFrames, import_display
+from tracekit.model.errors import make_unknown_name_error
 from tracekit.model.inputs.facts import Facts
 from tracekit.model.inputs.sources import (
     Account,
@@ -36,7 +36,6 @@ from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, N
 from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import look_up_keys
 from tracekit.model.tables.table import get_column_unit
-from tracekit.model.text.labels import did_you_mean
 
 __all__ = [
     "KEPT_ROWS",
@@ -69,8 +68,8 @@ class SparseColumn(Protocol):
     def categories(self) -> list[Any] | None: ...  # noqa: D102
 
 
-@dataclass(frozen=True, repr=False)
-class Trace(Mapping[str, "pd.DataFrame"]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace(NamedFrames):
     """The tables of one process from one source file, a mapping of pandas frames: `trace["device_ops"]`.
 
     A table that the source did not record is absent, not empty. `meta` contains file-level facts as recorded
@@ -127,11 +126,7 @@ class Trace(Mapping[str, "pd.DataFrame"]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Get a table as a frame; raise `UnknownNameError` that lists the recorded tables if it is absent."""
         if name not in self.tables:
-            near = did_you_mean(name, self.tables)
-            raise UnknownNameError(
-                f"{self.source.name}: no table {name!r} was recorded{near}",
-                f"recorded: {', '.join(sorted(self.tables)) or 'none'}",
-            )
+            raise make_unknown_name_error(f"{self.source.name}: no table", name, "was recorded", sorted(self.tables))
         return self.tables[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -182,15 +177,13 @@ class Trace(Mapping[str, "pd.DataFrame"]):
         return array
 
     def arg(self, key: str, table: str | None = None) -> pd.Series[Any]:
-        """Get the recorded values of one `args` key: per row of `table` with NA where missing, else by element `id`.
+        """Get the recorded values of one `args` key: per row of `table` with NA where missing, or by element `id` without a table.
 
         Integers are `Int64` or `UInt64`, other numbers `Float64`. Text, and JSON text of lists and objects, is `object`.
         Raises `TracekitError` for a key that the file does not have.
         """
         if key not in self.sparse:
-            raise TracekitError(
-                f"{self.source.name}: no argument {key!r} was read", f"read: {', '.join(sorted(self.sparse)) or 'none'}"
-            )
+            raise make_unknown_name_error(f"{self.source.name}: no argument", key, "was read", sorted(self.sparse))
         column = self.sparse[key]
         ids, index = column.rows, pd.Index(column.rows, name="id")
         if table is not None:
@@ -273,9 +266,11 @@ KEPT_ROWS = 150_000
 """Row limit for caching a table's frame: texts as objects take many times their memory."""
 
 
-@dataclass(frozen=True, repr=False)
-class Measurements:
-    """The measured tables of all sources, concatenated; the input of rules.
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurements(NamedFrames):
+    """The measured tables of all sources, concatenated, as a mapping by name; the input of rules.
+
+    Frames for users are in `tables`: typed, with missing values as `<NA>`, and documented.
 
     `sources` are as completed by their readers, in a fixed order; `failures` are those that could not be read. A table that
     no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.failed_questions`). `check` contains
@@ -328,12 +323,31 @@ class Measurements:
         self._look(names)
         return all(name in self.arrays for name in names)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the tables without cached values."""
+        fields = (self.sources, self.failures, self.notes, self.facts, self.check, self.faults, self.recorded)
+        return Measurements, (dict(self.arrays), *fields)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the tables that any source filled."""
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        """Count the tables that any source filled."""
+        return len(self.arrays)
+
+    def __contains__(self, name: object) -> bool:
+        """Check whether any source filled a table."""
+        return name in self.arrays
+
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Get a table as a frame, empty if no source filled it; texts are objects, NaN where missing.
 
         Columns may be added and replaced. Their data is shared and must not be modified in place.
         """
         self._look((name,))
+        if name not in TABLES:
+            raise make_unknown_name_error("no table", name, "was measured", self)
         if name in self._frames:
             return self._frames[name].copy(deep=False)
         frame = self.columns(name).judged()
@@ -392,8 +406,7 @@ class _DocumentedFrames(Frames):
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Get a table as a documented frame; raise `UnknownNameError` that lists the tables if it is absent."""
         if name not in self:
-            near = did_you_mean(name, self)
-            raise UnknownNameError(f"no table {name!r} was measured{near}", f"measured: {', '.join(self) or 'none'}")
+            raise make_unknown_name_error("no table", name, "was measured", self)
         frame = super().__getitem__(name)
         table = TABLES[name]
         frame.attrs = {

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tracekit.discover.arguments import list_paths
 from tracekit.model.report import Report
 from tracekit.pipeline import report_cache
 from tracekit.pipeline.options import parse_options
@@ -39,17 +40,17 @@ def analyze(  # noqa: PLR0913 - one per option
     question_files: str | Sequence[str] = (),
     cache: bool = True,
 ) -> Report:
-    """Analyze a profile directory, a file, a glob, or several of them.
+    """Analyze a profile directory, a file, a glob, or several paths.
 
     `ranks` and `steps` are numbers ([0, 3], range(8)) or ranges such as "0-3,7"; `stages` and `exclude` are one pattern or several.
     `work` is the amount of work per step: {"tokens": 4096}, or samples or images. `device_memory` is the memory of
-    each GPU: bytes, or "80GiB". `sample` reads this many ranks, spread over all of them.
+    each GPU: bytes, or "80GiB". `sample` is the number of ranks to read, spread over all ranks.
     `questions` limits the report to these section ids (such as "kernels"), and reads and measures only their inputs;
     `skip` leaves some out. `question_files` are Python files that define extra questions
     (`examples/own_question.py`); the report includes them.
 
-    The engine "ray" reads each file on the Ray node that has it. It connects to `ray_address`, else to RAY_ADDRESS,
-    else to a cluster that it starts here; each node expands the patterns `on_every_node` itself.
+    The engine "ray" reads each file on the Ray node that has it. It connects to `ray_address`, to RAY_ADDRESS
+    if that is not given, or to a cluster that it starts here; each node expands the patterns `on_every_node` itself.
     With `cache`, measurements of each file are cached and reused while the file is unchanged; False neither reads nor
     writes the cache. Raises `TracekitError` if it finds nothing or cannot read any source.
     """
@@ -140,7 +141,7 @@ def compare(  # noqa: PLR0913 - one per option
     from tracekit.compare.changes import ComparisonChoices
     from tracekit.pipeline import comparing
 
-    before, after = ([side] if isinstance(side, str | Path) else list(side) for side in (base, opt))
+    before, after = list_paths(base), list_paths(opt)
     choices = ComparisonChoices(
         min_effect=min_effect,
         level=level,

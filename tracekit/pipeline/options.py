@@ -14,7 +14,7 @@ EngineName = Literal["local", "ray"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Which data to leave out and how to run; the defaults read everything on all cores.
+    """Selection of data, and how to run; the defaults read everything on all cores.
 
     - `work`: tokens, samples or images per step; `device_memory`: bytes per GPU, if the user gives them.
     - `sample`: number of ranks to read.
@@ -23,7 +23,7 @@ class Options:
     - `questions` (ids; None: all) minus those in `skip`; `tables` are measured even if no question needs them.
     - `question_files`: Python files of the user, each with one more question.
     - `cache`: reuse and store the measurements of each file.
-    - `within`: directories without links in their own paths. For a path inside one, nothing outside of them is read.
+    - `within`: directories without links in their own paths. A path inside one reads nothing outside these directories.
     - `details`: if False, the report is for the terminal only. It may lack metrics, tables and charts of sections, and
       values for a later compare. It also lacks the digests of its files (`Source.content`), which take another read.
     """

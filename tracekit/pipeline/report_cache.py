@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.discover import Discovery
-from tracekit.discover.arguments import split_label
+from tracekit.discover.arguments import list_paths, split_label
 from tracekit.discover.contents import digest_content
 from tracekit.model import report as nouns
 from tracekit.model.errors import TracekitError
@@ -88,7 +88,7 @@ def analyze_cached(paths: str | Path | Sequence[str | Path], options: Options = 
 
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
-    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    paths = list_paths(paths)
     look = _look_up_report(paths, options)
     report = None if look is None else look.kept_report(details=options.details)
     if look is not None and report is not None:

@@ -18,7 +18,7 @@ from tracekit.analyses import ANALYSES, Analysis, list_measured_tables, merge_th
 from tracekit.analyses.own import add_user_analyses
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery
-from tracekit.discover.arguments import split_label
+from tracekit.discover.arguments import list_paths, split_label
 from tracekit.discover.selection import note_unselected
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
@@ -143,8 +143,7 @@ def measure_all(
     """Measure files, directories or globs, and load saved measurements; see `analyze_uncached` for the arguments."""
     questions = load_every_question(options.question_files)
     ids = question_selection.select_question_ids(options.questions, options.skip, questions)
-    if isinstance(paths, str | Path):
-        paths = [paths]
+    paths = list_paths(paths)
     profiles: list[str | Path] = []
     saved_parts: dict[str, Measurements] = {}
     labels: list[str | None] = []

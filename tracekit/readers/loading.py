@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from glob import has_magic
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
+from tracekit.discover.arguments import list_paths
 from tracekit.discover.fetched import get_local_path
 from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.inputs.note_codes import Reason
@@ -49,6 +52,8 @@ def load(
     Raises `TraceFormatError` for a file that cannot be read, and `TracekitError` if the selection is
     not exactly one process.
     """
+    if len(list_paths(path)) != 1 or not isinstance(path, str | Path):
+        raise TracekitError("load takes one path", "load_all(paths) takes several")
     path = get_local_path(path)
     if path.is_dir() and rank is None and pid is None:
         raise TracekitError(
@@ -67,7 +72,7 @@ def load(
 
 
 def load_all(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     python: bool = False,
     stacks: bool = False,
@@ -75,13 +80,13 @@ def load_all(
     tables: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> list[Trace]:
-    """Load the Traces of all processes of a file, or of all files of a directory.
+    """Load the Traces of all processes of a file, of all files of a directory or pattern, or of several paths.
 
     The other arguments are those of `load`. Raises `TraceFormatError` for a file that cannot be read.
     """
     want = _make_want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
     traces: list[Trace] = []
-    for source in _find_path_sources(get_local_path(path)):
+    for source in chain.from_iterable(_find_path_sources(get_local_path(one)) for one in list_paths(path)):
         traces += _read_source_traces(source, want)
     return traces
 
@@ -106,8 +111,8 @@ def _make_want(
 
 
 def _find_path_sources(path: Path) -> Sequence[Source]:
-    """Find the source of a file, or the sources in a directory."""
-    if path.is_dir():
+    """Find the source of a file, or the sources in a directory or of a pattern."""
+    if path.is_dir() or (has_magic(str(path)) and not path.exists()):
         return find([path], sniff=sniff).sources
     sniffed = sniff(path)
     if sniffed.reader is None:
@@ -130,11 +135,13 @@ def _make_selection_error(path: Path, chosen: Sequence[Trace], rank: int | None,
     asked = _format_rank_and_pid(rank, pid)
     if not chosen:
         return TracekitError(f"{path} holds no process with {asked}", f"see which there are: tracekit inspect {path}")
-    named = [_format_rank_and_pid(trace.source.rank, trace.source.pid) for trace in chosen[:MAX_NAMED]]
+    named = [_format_rank_and_pid(trace.source.rank, trace.source.pid) for trace in chosen]
+    if len({trace.source.name for trace in chosen}) > 1:
+        named = [f"{process} in {trace.source.name}".strip() for process, trace in zip(named, chosen, strict=True)]
     more = f" and {len(chosen) - MAX_NAMED} more" if len(chosen) > MAX_NAMED else ""
     return TracekitError(
-        f"{path} holds {len(chosen)} processes{asked and f' with {asked}'}: {'; '.join(named)}{more}",
-        "load(path, rank=…) or load(path, pid=…) takes one of them, load_all(path) takes all",
+        f"{path} holds {len(chosen)} processes{asked and f' with {asked}'}: {'; '.join(named[:MAX_NAMED])}{more}",
+        "load(path, rank=…), load(path, pid=…) or load(FILE) takes one of them, load_all(path) takes all",
     )
 
 

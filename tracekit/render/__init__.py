@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
-from pathlib import PurePath
 from typing import Protocol
 
 from tracekit.model.display import make_module_callable
@@ -24,7 +22,6 @@ __all__ = [
     "RenderOptions",
     "Renderer",
     "Reported",
-    "get_format_of_path",
     "read_report_json",
     "refuse_without_library",
     "render",
@@ -111,17 +108,6 @@ def refuse_without_library(name: str) -> None:
         spec = None
     if spec is None:
         raise TracekitError(f"{name} needs {library}", install_command(name))
-
-
-def get_format_of_path(path: PurePath | str) -> str:
-    """Get the format that the path's suffix names; TracekitError lists the existing ones."""
-    suffix = PurePath(path).suffix.lower()
-    for candidate in RENDERERS:
-        if suffix in candidate.suffixes:
-            return candidate.name
-    suffixes = list(chain.from_iterable(renderer.suffixes for renderer in RENDERERS))
-    near = did_you_mean(suffix, suffixes)
-    raise TracekitError(f"{path}: no output format ends in {suffix!r}{near}", f"there are: {' '.join(suffixes)}")
 
 
 make_module_callable(__name__, lambda: render)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracekit.model.text.escape import escape_character
 from tracekit.model.text.redaction import redact
+from tracekit.model.text.wrapping import shorten_middle
 
 
 def make_printable(text: str, limit: int | None = None) -> str:
@@ -22,18 +23,3 @@ def make_printable(text: str, limit: int | None = None) -> str:
     if not text.isprintable():
         text = "".join(escape_character(character) for character in text)
     return text if limit is None else shorten_middle(text, limit)
-
-
-def shorten_middle(text: str, limit: int) -> str:
-    """Shorten text to `limit` characters, keeping both ends because names differ at either.
-
-    >>> shorten_middle("sm90_gemm_bf16_128x256", 11)
-    'sm90_…8x256'
-    """
-    if len(text) <= limit:
-        return text
-    if limit <= 1:
-        return "…"[:limit]
-    tail = (limit - 1) // 2
-    head = limit - 1 - tail
-    return text[:head] + "…" + text[len(text) - tail :]

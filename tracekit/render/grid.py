@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
-from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
+from tracekit.model.text.wrapping import is_prose, shorten_name
 from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell
 from tracekit.render.escape import make_printable
+from tracekit.render.phrases import SENTENCE
 from tracekit.render.ranks import merge_similar_ranks
 
 NAME_LIMIT = 160
@@ -59,20 +60,14 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
 
 
 def format_grid_cell(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
-    """Format a value in its column's scale; text is made printable, and an empty name is unknown."""
-    if isinstance(value, str):
-        return make_printable(shorten_template_names(value) if len(value) > limit else value, limit) or UNKNOWN
-    return format_cell(value, scale)
+    """Format a value in its column's scale; text is made printable, and an empty name is unknown.
 
-
-def shorten_template_names(text: str) -> str:
-    """Shorten the last part of a text that `·` divides if it is a C++ kernel name.
-
-    >>> shorten_template_names("aten::mm · void flash::flash_fwd_kernel<Traits<128> >(Params)")
-    'aten::mm · attention (flash_fwd_kernel)'
+    Only names are shortened to `limit`: sentences may be as long as those of findings.
     """
-    above, dot, name = text.rpartition("· ")
-    return f"{above}{dot}{shorten_kernel_name(name)}" if is_template_name(name) else text
+    if isinstance(value, str):
+        name = shorten_name(value) if len(value) > limit else value
+        return make_printable(name, max(limit, SENTENCE) if is_prose(value) else limit) or UNKNOWN
+    return format_cell(value, scale)
 
 
 def count_name_columns(table: TextGrid) -> int:

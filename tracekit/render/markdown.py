@@ -1,10 +1,9 @@
-"""Report as GitHub-flavoured Markdown, for job summaries, and for pull-request comments of a comparison."""
+"""Report as GitHub-flavoured Markdown, also for the summary of a GitHub job."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from hashlib import sha256
 from itertools import islice
 
 from tracekit.model.report import Finding, Metric, Report, Section, Sheet
@@ -23,9 +22,6 @@ _PLAIN = re.compile(r"([\w .,;%()+/=·—–−≥≤…×█▉▊▋▌▍▎�
 _SPECIAL = re.compile(r"[\\`*_\[\]~|$]")
 _LIVE = re.compile(r"@(?=\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|(?<=\bGH)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE)
 _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
-
-MAX_COMMENT_CHARS = 60_000
-"""Longest comment in characters: GitHub refuses more than 65,536, and a bot may add its own."""
 
 GATE_SECTION = "gate"
 """Id of the section that is not folded."""
@@ -130,9 +126,9 @@ def _format_markdown_metric(metric: Metric) -> str:
     return escape_markdown(phrases.format_metric(metric))
 
 
-def format_markdown_table(sheet: Sheet, limit: int | None) -> str:
+def format_markdown_table(sheet: Sheet, limit: int | None, name_limit: int = _NAME) -> str:
     """Format a table under its title, with a note on omitted rows and the caption below."""
-    table: TextGrid = make_grid(sheet, limit, _NAME)
+    table: TextGrid = make_grid(sheet, limit, name_limit)
     lines = [_format_bold(table.title), ""]
     dashes = {True: "---:", False: ":---"}
     lines.append(_format_markdown_row(escape_markdown(column.title) for column in table.columns))
@@ -162,7 +158,7 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
     blocks = [("findings", ["### Top issues"])]
     amounts = phrases.format_savings(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
-        blocks.append((f"finding {number}", [_format_markdown_finding(finding, number, amount)]))
+        blocks.append((f"finding {number}", [_format_markdown_finding(report, finding, number, amount)]))
     if sum(finding.recoverable_ns is not None for finding in findings) > 1:
         blocks.append(("overlap", [f"<sub>{phrases.OVERLAP_NOTE}.</sub>"]))
     if unproven:
@@ -173,7 +169,7 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
     return blocks
 
 
-def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
+def _format_markdown_finding(report: Report, finding: Finding, number: int, amount: tuple[str, str]) -> str:
     """Format a finding as a list item: its largest cost, the claim, the advice, evidence, places."""
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
@@ -190,7 +186,7 @@ def _format_markdown_finding(finding: Finding, number: int, amount: tuple[str, s
         facts = " · ".join(_format_markdown_metric(metric) for metric in finding.evidence[:8])
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")
     if finding.places:
-        places = [escape_markdown(phrases.format_place(place)) for place in finding.places[:3]]
+        places = [escape_markdown(phrases.format_place(place, report.spans)) for place in finding.places[:3]]
         if len(finding.places) > 3:
             places.append(f"{len(finding.places) - 3} more")
         lines.append(f"   <br><sub>Where: {'; '.join(places)}</sub>")
@@ -288,16 +284,11 @@ def join_within_limit(blocks: list[tuple[str, list[str]]], limit: int = MAX_MARK
     return text + "\n"
 
 
-def make_pull_request_comment(
-    report: Report, sides: tuple[str, str], options: RenderOptions, limit: int = MAX_COMMENT_CHARS
-) -> str:
-    """Format the report of a comparison in at most `limit` characters, after a hidden marker of its sides.
-
-    The marker is the same for the same side names, so that a bot finds its comment.
-    """
+def make_job_summary(report: Report, options: RenderOptions, limit: int = MAX_MARKDOWN_CHARS) -> str:
+    """Format the report of a comparison in at most `limit` characters, with its sections folded."""
     identity = " · ".join(escape_markdown(fact) for fact in phrases.list_identity_facts(report))
     below = [escape_line_start(escape_markdown(line)) for line in report.basis]
-    head = [make_comment_marker(*sides), f"**tracekit: {escape_markdown(report.answer).strip()}**", *below]
+    head = [f"**tracekit: {escape_markdown(report.answer).strip()}**", *below]
     blocks = [("answer", ["\n\n".join([*head, escape_line_start(identity)])])]
     blocks.append(make_caveats_block(report))
     folded = []
@@ -311,13 +302,3 @@ def make_pull_request_comment(
     if report.overview:
         blocks.append(("overview", [format_markdown_table(report.overview, options.overview_rows)]))
     return join_within_limit([*blocks, *folded], limit)
-
-
-def make_comment_marker(base: str, opt: str) -> str:
-    """Make the hidden first line. It contains only a digest, so that no side name can break out of it.
-
-    >>> make_comment_marker("main", "pr")
-    '<!-- tracekit:compare:ff9ec133d011 -->'
-    """
-    digest = sha256(f"{base}\0{opt}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"<!-- tracekit:compare:{digest} -->"

@@ -77,15 +77,18 @@ def format_metric(metric: Metric) -> str:
     return f"{phrase} ({bounds})" if bounds else phrase
 
 
-def format_place(place: Place) -> str:
-    """Format a place from general to specific: source, role, rank, device, step, stage, name, time."""
+def format_place(place: Place, spans: Sequence[tuple[str, int, int]] = ()) -> str:
+    """Format a place from general to specific: source, role, rank, device, step, stage, name, time.
+
+    The time is an offset from the start of the run, as far as `spans` (of the report) has that run.
+    """
     parts = [make_printable(place.source or "", 160), make_printable(place.role or "", 80)]
     ids = {"rank": place.rank, "device": place.device, "step": place.step}
     parts += [f"{name} {format_quantity(id_, 'id')}" for name, id_ in ids.items() if id_ is not None]
     name = place.name or ""
     if is_template_name(name):
         name = shorten_kernel_name(name)
-    parts += [make_printable(place.stage or "", 80), make_printable(name, 160), _format_place_time(place)]
+    parts += [make_printable(place.stage or "", 80), make_printable(name, 160), _format_place_time(place, spans)]
     return " · ".join(part for part in parts if part) or "everywhere"
 
 
@@ -252,10 +255,25 @@ def _get_metric_scale(metric: Metric) -> Scale:
     return choose_scale([metric.value, metric.low, metric.high], metric.unit, figures=3)
 
 
-def _format_place_time(place: Place) -> str:
+_LEAST_UNIX_NS = 10**17
+"""Clock values from here on are times of day, which mean nothing to a reader of a trace."""
+
+
+def _format_place_time(place: Place, spans: Sequence[tuple[str, int, int]]) -> str:
     """Format the time of a place: its start and duration."""
-    if place.start_ns is None:
-        return "" if place.end_ns is None else f"until {format_moment(place.end_ns)}"
-    if place.end_ns is None:
-        return f"at {format_moment(place.start_ns)}"
-    return f"at {format_moment(place.start_ns)} for {format_quantity(place.end_ns - place.start_ns, 'ns')}"
+    start = _format_place_moment(place.start_ns, place.run, spans)
+    if place.start_ns is None or place.end_ns is None:
+        end = _format_place_moment(place.end_ns, place.run, spans)
+        return f"at {start}" if start else f"until {end}" if end else ""
+    duration = f"for {format_quantity(place.end_ns - place.start_ns, 'ns')}"
+    return f"at {start} {duration}" if start else duration
+
+
+def _format_place_moment(moment_ns: int | None, run: str | None, spans: Sequence[tuple[str, int, int]]) -> str:
+    """Format a moment as an offset from the start of its run; empty if only the time of day is known."""
+    if moment_ns is None:
+        return ""
+    for name, first_ns, last_ns in spans:
+        if (name == run or len(spans) == 1) and _LEAST_UNIX_NS <= first_ns <= moment_ns <= last_ns:
+            return f"+{format_moment(moment_ns - first_ns)}"
+    return "" if moment_ns >= _LEAST_UNIX_NS else format_moment(moment_ns)

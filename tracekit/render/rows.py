@@ -11,18 +11,14 @@ from types import NoneType
 from typing import Any
 
 from tracekit.model.report import Cell, Heading, Sheet, Unit
+from tracekit.model.text.wrapping import format_columns
 from tracekit.render.csv import write_csv_table
-from tracekit.render.escape import make_printable, shorten_middle
-from tracekit.render.grid import TextGrid, make_grid
+from tracekit.render.escape import make_printable
+from tracekit.render.grid import make_grid
 from tracekit.render.parquet import import_pyarrow, make_arrow_table
 from tracekit.render.tables import name_columns_with_units
 
 _COUNTED = ("_ns", "_bytes", "count", "_rows")
-_SHORTEST = 24
-"""Narrowest width to which text is shortened, however narrow the page."""
-_STEP = 4
-"""Width by which the widest text column shrinks at a time; another may be widest then."""
-_GAP = "  "
 
 
 def make_query_sheet(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Sheet:
@@ -34,18 +30,11 @@ def make_query_sheet(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> 
 
 
 def format_query_rows(sheet: Sheet, width: int | None = None) -> str:
-    """Format the rows in columns under their names, shortening text if the page is narrow."""
+    """Format the rows in columns under their names; text wraps or is shortened if the page is narrow."""
     table = make_grid(sheet)
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    widths = _fit_query_widths(table, _make_query_titles(sheet), columns, width)
-    lines = []
-    for cells in (_make_query_titles(sheet), *table.rows):
-        line = []
-        for text, size, column in zip(cells, widths, table.columns, strict=True):
-            align = str.rjust if column.numeric else str.ljust
-            line.append(align(shorten_middle(text, size), size))
-        lines.append(_GAP.join(line).rstrip())
-    return "".join(f"{line}\n" for line in lines)
+    titles = [make_printable(heading.name) for heading in sheet.headings]  # PIVOT makes them from profile contents
+    right = {place for place, column in enumerate(table.columns) if column.numeric}
+    return "".join(f"{line}\n" for line in format_columns(titles, table.rows, right, width))
 
 
 def write_query_csv(sheet: Sheet) -> bytes:
@@ -101,23 +90,3 @@ def _clear_units(sheet: Sheet) -> Sheet:
     """Clear the units, so that names get no suffix."""
     headings = tuple(replace(heading, unit="") for heading in sheet.headings)
     return replace(sheet, headings=headings)
-
-
-def _make_query_titles(sheet: Sheet) -> list[str]:
-    """Make column names printable: PIVOT creates them from profile contents."""
-    return [make_printable(heading.name) for heading in sheet.headings]
-
-
-def _fit_query_widths(
-    table: TextGrid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
-) -> list[int]:
-    """Compute column widths: the widest text columns shrink until all fit or reach the minimum."""
-    widths = [max(len(cell) for cell in (title, *cells)) for title, cells in zip(titles, columns, strict=True)]
-    texts = [place for place, column in enumerate(table.columns) if not column.numeric]
-    while width is not None and texts:
-        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
-        widest = max(texts, key=widths.__getitem__)
-        if excess <= 0 or widths[widest] <= _SHORTEST:
-            break
-        widths[widest] = max(widths[widest] - min(excess, _STEP), _SHORTEST)
-    return widths

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracekit.model.errors import UnknownNameError
+from tracekit.model.display import NamedFrames
+from tracekit.model.errors import make_unknown_name_error
 from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
 from tracekit.model.system.lazy_pandas import pd
-from tracekit.model.text.labels import did_you_mean
 from tracekit.render import phrases
 
 _SUFFIXES: dict[Unit, str] = {
@@ -83,7 +83,7 @@ def _make_findings_table(report: Report) -> Sheet:
             finding.confidence,
             finding.claim,
             finding.advice,
-            "; ".join(phrases.format_place(place) for place in finding.places),
+            "; ".join(phrases.format_place(place, report.spans) for place in finding.places),
         )
         for finding in report.findings
     ]
@@ -105,8 +105,8 @@ def _make_remarks_table(report: Report) -> Sheet:
     return Sheet("remarks", "Remarks", headings, rows)
 
 
-class ReportTables(Mapping[str, "pd.DataFrame"]):
-    """Frames by table name, made on first access; `UnknownNameError` lists the existing names."""
+class ReportTables(NamedFrames):
+    """The tables of a report as frames, made on access; `UnknownNameError` lists the existing names."""
 
     def __init__(self, sheets: Mapping[str, Sheet]) -> None:
         """Wrap sheets by name."""
@@ -115,8 +115,7 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Make the frame of one table; `attrs` has its title, caption, and the units and docs of its columns."""
         if name not in self._sheets:
-            near = did_you_mean(name, self._sheets)
-            raise UnknownNameError(f"no table {name!r} in the report{near}", f"there are: {', '.join(self._sheets)}")
+            raise make_unknown_name_error("no table", name, "in the report", self._sheets)
         return _make_sheet_frame(self._sheets[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -130,10 +129,6 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
     def __contains__(self, name: object) -> bool:
         """Check whether there is a table of this name."""
         return name in self._sheets
-
-    def __repr__(self) -> str:
-        """List the names of the tables."""
-        return f"<ReportTables {', '.join(self._sheets)}>"
 
 
 def make_report_tables(report: Report) -> ReportTables:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.model.text.escape import break_ci_command
+from tracekit.model.text.wrapping import count_terminal_cells as _count_terminal_cells
+from tracekit.model.text.wrapping import is_prose, measure_longest_word, shorten_cells, wrap_row
 from tracekit.render import phrases
-from tracekit.render.escape import make_printable, shorten_middle
-from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid, shorten_template_names
+from tracekit.render.escape import make_printable
+from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid
 from tracekit.render.options import RenderOptions
 from tracekit.render.words import list_glossary_entries
 
@@ -99,10 +101,11 @@ def _format_text_table(table: TextGrid, width: int, *, titled: bool, where: str 
         head += [(_pad_text(column.title, size, column.numeric), "dim"), _BETWEEN]
     lines.append(head)
     for row in table.rows:
-        line: StyledLine = []
-        for index, size in cells:
-            line += [(_pad_text(row[index], size, table.columns[index].numeric), ""), _BETWEEN]
-        lines.append(line)
+        for texts in wrap_row([row[index] for index in columns], widths):
+            line: StyledLine = []
+            for text, (index, size) in zip(texts, cells, strict=True):
+                line += [(_pad_text(text, size, table.columns[index].numeric), ""), _BETWEEN]
+            lines.append(line)
     return lines + _format_table_notes(table, columns, width, where)
 
 
@@ -165,14 +168,23 @@ def _measure_column_widths(table: TextGrid, longest_name: int) -> list[int]:
 
 
 def _shrink_text_columns(widths: list[int], columns: list[int], table: TextGrid, width: int, floor: int) -> list[int]:
-    """Shrink the widest text columns, down to `floor`, until all columns fit."""
-    text = [place for place, index in enumerate(columns) if not table.columns[index].numeric]
+    """Shrink the widest text columns until all columns fit; prose needs its longest word, other text `floor`."""
+    floors = {
+        place: max(floor, min(_measure_prose_word(table, index), _SHRUNK))
+        for place, index in enumerate(columns)
+        if not table.columns[index].numeric
+    }
     while _sum_column_widths(widths) > width:
-        widest = max(text, key=lambda place: widths[place], default=None)
-        if widest is None or widths[widest] <= floor:
+        wide = [place for place in floors if widths[place] > floors[place]]
+        if not wide:
             break
-        widths[widest] -= 1
+        widths[max(wide, key=lambda place: widths[place])] -= 1
     return widths
+
+
+def _measure_prose_word(table: TextGrid, index: int) -> int:
+    """Measure the longest word of the prose in a column; 0 if it has names only."""
+    return max((measure_longest_word(row[index]) for row in table.rows if is_prose(row[index])), default=0)
 
 
 def _sum_column_widths(widths: Iterable[int]) -> int:
@@ -260,7 +272,7 @@ def _format_text_unproven(report: Report, findings: list[Finding], width: int) -
     """Format abstentions that matter, each with its price and the missing proof."""
     lines: list[StyledLine] = []
     for sentence in phrases.list_unproven_claims(report, findings):
-        lines += _label_lines(" " * 5, "", _wrap_text(f"unproven: {sentence}", width - 5), 7)
+        lines += _label_lines(" " * 5, "", _wrap_text(f"unproven: {sentence}", width - 7), 7)
     return lines
 
 
@@ -410,26 +422,10 @@ def _wrap_long_words(text: str, width: int, style: str) -> list[StyledLine]:
     return [[(line.plain.rstrip(), style)] for line in wrapped]
 
 
-def _count_terminal_cells(text: str) -> int:
-    """Count the terminal cells of text: wide characters take two."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
 def _pad_text(text: str, width: int, right: bool = False) -> str:
     """Pad or shorten text to exactly `width` cells; shortened text keeps both ends."""
-    size = _count_terminal_cells(text)
-    if size > width:
-        text = shorten_template_names(text)
-        size = _count_terminal_cells(text)
-        keep = width
-        while size > width:
-            text = shorten_middle(text, keep)
-            size, keep = _count_terminal_cells(text), keep - 1
-    fill = " " * (width - size)
+    text = shorten_cells(text, width)
+    fill = " " * (width - _count_terminal_cells(text))
     return fill + text if right else text + fill
 
 

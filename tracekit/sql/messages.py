@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.tables.table import Table
@@ -20,6 +21,8 @@ _MEANT = re.compile(r'Did you mean "([^"]+)"')
 
 _OUT_OF_REACH = frozenset({"PermissionException", "IOException", "HTTPException", "MissingExtensionException"})
 OUT_OF_REACH = "files, networks and extensions are out of reach of a statement"
+MAX_LISTED = 2
+"""Most tables whose columns an error lists."""
 _CHECKED = "EXPLAIN "
 """Prefix of a statement that is only checked."""
 
@@ -35,8 +38,10 @@ class ReadsOnlyError(TracekitError):
         super().__init__(problem, "a statement reads the tables of the profiles and returns rows")
 
 
-def explain_duckdb_error(error: Exception, tables: Mapping[str, Table] | None = None) -> TracekitError:
-    """Convert a DuckDB error to a `TracekitError`, with suggestions for mistyped names."""
+def explain_duckdb_error(
+    error: Exception, tables: Mapping[str, Table] | None = None, statement: str = ""
+) -> TracekitError:
+    """Convert a DuckDB error to a `TracekitError`, with suggestions for mistyped names of the statement."""
     text = str(error)
     kind = type(error).__name__
     first = _KIND.sub("", (text or kind).splitlines()[0]).strip()
@@ -46,19 +51,22 @@ def explain_duckdb_error(error: Exception, tables: Mapping[str, Table] | None = 
         return TracekitError("the statement took too long", "let it read fewer rows or join less")
     if kind == "OutOfMemoryException":
         return OutOfMemoryError(f"memory ran out: {first}", "select fewer columns or rows, or aggregate before joining")
-    return _explain_unknown_name(first, text, tables or {}) or TracekitError(
+    return _explain_unknown_name(first, text, tables or {}, statement) or TracekitError(
         f"the statement: {first}", _locate_in_statement(text)
     )
 
 
-def _explain_unknown_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitError | None:
+def _explain_unknown_name(first: str, text: str, tables: Mapping[str, Table], statement: str) -> TracekitError | None:
     """Build the error for an unknown table, column or function; None for any other error."""
     if match := _NO_TABLE.search(first):
         near = did_you_mean(match[1], tables)
         hint = "SHOW TABLES lists them"
         return TracekitError(f"no table {match[1]!r}{near}", hint)
     if match := _NO_COLUMN.search(first):
-        return _explain_unknown_column(next(name for name in match.groups() if name), text, tables)
+        # DuckDB quotes one line of the statement; the tables may be named on another.
+        words = set(re.findall(r"\w+", statement.lower()))
+        named = [table for name, table in tables.items() if name in words]
+        return _explain_unknown_column(next(name for name in match.groups() if name), text, named)
     if match := _NO_FUNCTION.search(first):
         near = did_you_mean(match[1], _MEANT.findall(text))
         hint = "any function of DuckDB that reads no file and no network"
@@ -66,16 +74,18 @@ def _explain_unknown_name(first: str, text: str, tables: Mapping[str, Table]) ->
     return None
 
 
-def _explain_unknown_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitError:
-    """Build the error for an unknown column, with similar columns of the statement's tables."""
-    words = set(re.findall(r"\w+", text.partition("LINE ")[2].lower()))
+def _explain_unknown_column(name: str, text: str, tables: Sequence[Table]) -> TracekitError:
+    """Build the error for an unknown column: the nearest column of the tables and of DuckDB's candidates, or all."""
     candidates = re.findall(r'"([^"]+)"', text.partition("Candidate bindings:")[2].split("\n")[0])
-    columns = re.findall(r"[^.]+$", "\n".join(candidates), re.MULTILINE)
-    for name_of_table, table in tables.items():
-        if name_of_table in words:
-            columns += table.columns
-    near = did_you_mean(name, columns)
-    return TracekitError(f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns")
+    columns = [candidate.rpartition(".")[2] for candidate in candidates]
+    columns += chain.from_iterable(table.columns for table in tables)
+    # `ts` means `ts_ns`: the unit of a column is the part that people leave out.
+    whole = next((column for column in columns if column.startswith(f"{name.lower()}_")), name)
+    near = did_you_mean(whole, columns)
+    if near or not tables:
+        return TracekitError(f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns")
+    listed = "; ".join(f"a column of {table.name}: {', '.join(table.columns)}" for table in tables[:MAX_LISTED])
+    return TracekitError(f"no column {name!r}", listed)
 
 
 def _locate_in_statement(text: str) -> str:

@@ -146,7 +146,7 @@ class SqlSession:
         try:
             self._connection.execute(f"EXPLAIN {text}")
         except _import_duckdb().Error as error:
-            raise explain_duckdb_error(error, self.catalog) from None
+            raise explain_duckdb_error(error, self.catalog, text) from None
 
     def _names(self, text: str) -> list[str]:
         """List the tables that a statement names; fall back to its words if DuckDB cannot say."""
@@ -233,16 +233,18 @@ class SqlSession:
             with _interrupt_after(self._limit_s, self._connection.interrupt):
                 return self._connection.execute(text)
         except (RuntimeError, _import_duckdb().Error) as error:
-            raise _convert_duckdb_error(error, self.catalog) from None
+            raise _convert_duckdb_error(error, self.catalog, text) from None
 
 
-def _convert_duckdb_error(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:
+def _convert_duckdb_error(
+    error: Exception, tables: Mapping[str, Table] | None = None, statement: str = ""
+) -> BaseException:
     """Convert an exception of DuckDB to the one that tracekit raises.
 
     DuckDB turns Ctrl-C into a RuntimeError; this turns it back into KeyboardInterrupt.
     """
     if isinstance(error, _import_duckdb().Error):
-        return explain_duckdb_error(error, tables)
+        return explain_duckdb_error(error, tables, statement)
     return KeyboardInterrupt() if str(error) == _INTERRUPTED else error
 
 

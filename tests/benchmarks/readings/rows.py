@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import re
 import sqlite3
 from dataclasses import dataclass, field
@@ -36,9 +37,10 @@ NO_HOST_ROW = (None, "Trace", "gpu_user_annotation")
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, inflated where its name says gzip."""
+    """Read a file, inflated where its name says gzip or xz."""
     content = path.read_bytes()
-    return gzip.decompress(content) if path.suffix == ".gz" else content
+    inflate = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix)
+    return inflate(content) if inflate else content
 
 
 def read_chrome(path: Path) -> Rows:

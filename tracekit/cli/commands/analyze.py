@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracekit.cli import config_file, terminal
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
@@ -18,21 +19,27 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
+@click.command(
+    name="analyze", cls=GroupedCommand, short_help="Report where step time and GPU memory go, and what to fix."
+)
 @opt.add_paths(required=False)
-@opt.add_outputs("report", ".html .md .json .txt")
+@opt.add_results(
+    "report",
+    opt.REPORT_FORMATS,
+    exports="csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @click.option(
     "--save",
     type=click.Path(),
     metavar="FILE.tkm",
-    help="Also save the measurements: any command takes that file instead of the profiles.",
+    help="Also save the measurements. Every command reads them in place of the profiles.",
 )
-@opt.add_exports("report", "csv=DIR, parquet=DIR, openmetrics=FILE, json=- (standard output)")
 @click.option(
     "--plots",
     type=click.Path(),
     metavar="DIR",
-    help="Also write every chart there, as PNG and as SVG (needs matplotlib).",
+    help="Also write every chart to DIR as PNG and SVG (needs matplotlib).",
 )
 @opt.selection
 @opt.questions
@@ -42,16 +49,16 @@ if TYPE_CHECKING:
 @opt.cluster
 @opt.work
 @opt.device_memory
-@opt.add_strict("any profile was refused or could not be read, or tracekit failed at one")
+@config_file.config
+@opt.add_strict("a profile is refused, unreadable, or fails to be analyzed")
 @opt.quiet
 @opt.verbose
 @opt.reading
 def command(  # noqa: PLR0913 - what is given, one by one
     *,
     paths: tuple[str, ...],
-    outputs: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     save: str | None,
-    exports: tuple[str, ...],
     plots: str | None,
     options: Options,
     top: int,
@@ -59,18 +66,19 @@ def command(  # noqa: PLR0913 - what is given, one by one
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Report where the time went, and what to do about it.
+    """Report where step time and GPU memory go, and what to fix.
 
     PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Several
-    directories, or label=PATH, are several runs. With --engine ray each node reads the files that it sees.
+    directories, or label=PATH, are several runs. With --engine ray, each node reads its own files.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.model.system import files
     from tracekit.pipeline import report_cache
 
     opt.require_paths(paths, options.on_every_node, "PATH")
-    files_and_folders = [*(out.parse_output(path) for path in outputs), *(out.parse_export(text) for text in exports)]
-    targets = out.add_text_output(files_and_folders, quiet=quiet)
+    if verbose and (config_path := config_file.get_config_path()) is not None:
+        terminal.print_message(f"options from {config_path}")
+    targets = out.list_targets(requested, quiet=quiet)
     if save:
         files.check_writable(save)
     if plots is not None:

@@ -10,6 +10,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.text_tables import format_listing, format_text_columns
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import choose_plural
@@ -32,7 +33,7 @@ class _CollectMode:
     verbose: bool
 
 
-@click.command(name="collect", short_help="Copy Nsight Systems reports out of Ray's sessions.")
+@click.command(name="collect", cls=GroupedCommand, short_help="Copy Nsight Systems reports out of Ray sessions.")
 @click.argument("roots", nargs=-1, type=click.Path(), metavar="ROOT...")
 @click.option(
     "-o",
@@ -41,11 +42,11 @@ class _CollectMode:
     required=True,
     type=click.Path(),
     metavar="DIR",
-    help="Copy into this directory, as DIR/<session>/…; it is made if need be.",
+    help="Copy into this directory, as DIR/<session>/…; created if missing.",
 )
-@click.option("--host", metavar="NAME", help="The host that ROOT is of: keeps reports of several hosts apart.")
+@click.option("--host", metavar="NAME", help="Host of ROOT, to keep the reports of several hosts apart.")
 @opt.cluster
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be copied, and copy nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Print the files to copy, and copy nothing.")
 @opt.quiet
 @opt.verbose
 def command(  # noqa: PLR0913 - one per option
@@ -60,12 +61,12 @@ def command(  # noqa: PLR0913 - one per option
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Copy the Nsight Systems reports below ROOT out of the sessions of Ray, which are soon removed.
+    """Copy the Nsight Systems reports below ROOT out of Ray sessions, before Ray removes them.
 
     ROOT is Ray's directory (/tmp/ray), one session or one directory of reports. Copies are verified by size
-    and hash; originals stay, and nothing is overwritten: what is there already is not copied again. Exit
-    status 2 if there is no report, or if one could not be copied. With --engine ray the reports of every node
-    are copied to this machine, each host's into a directory of its own: /tmp/ray, or what --on-every-node names.
+    and hash. Originals stay, and existing copies are kept. The exit status is 2 if there is no report or a copy
+    failed. With --engine ray, reports of every node are copied to this machine, into one directory per host:
+    from /tmp/ray, or from the directories of --on-every-node.
     """
     from tracekit.model.errors import TracekitError
     from tracekit.pipeline.collecting import ray_sessions as collecting

@@ -11,6 +11,7 @@ import click
 
 from tracekit.cli import ci_outputs, gate_options, terminal
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import NothingComparableError, TracekitError
 from tracekit.model.records import dataclass
 
@@ -50,7 +51,7 @@ def _parse_side_paths(
         return bases, opts
     several = "; of several variants compare each with the base" if len(paths) > 2 else ""
     raise TracekitError(
-        "two sides are needed: what was before, and what is after",
+        "two sides are needed: before and after the change",
         f"tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs{several}",
     )
 
@@ -68,35 +69,35 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
         return nameless[:1], nameless[1:]
     hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, that of base first"
     if nameless:
-        raise TracekitError(f"--steps-from {nameless[0]}: it is not said of which side", hint)
+        raise TracekitError(f"--steps-from {nameless[0]}: the side is missing", hint)
     for side in logs:
         if side not in ("base", "opt"):
-            raise TracekitError(f"--steps-from {side}=…: no side is called so", hint)
+            raise TracekitError(f"--steps-from {side}=…: unknown side", hint)
     return logs["base"], logs["opt"]
 
 
-@click.command(name="compare", short_help="Say whether a change really helped.")
+@click.command(name="compare", cls=GroupedCommand, short_help="Compare two sides, and test whether a change helped.")
 @opt.add_paths("[BASE OPT]", required=False)
-@click.option("--base", "bases", multiple=True, metavar="PATH", help="A run before. Repeatable.")
-@click.option("--opt", "opts", multiple=True, metavar="PATH", help="A run after. Repeatable.")
-@opt.add_outputs("comparison", ".html .md .json .txt .xml")
-@opt.add_exports("comparison", "csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)")
+@click.option("--base", "bases", multiple=True, metavar="PATH", help="A run before the change. Repeatable.")
+@click.option("--opt", "opts", multiple=True, metavar="PATH", help="A run after the change. Repeatable.")
+@opt.add_results(
+    "comparison",
+    opt.COMPARISON_FORMATS,
+    exports="csv=DIR, junit=FILE, github=- (annotations), json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @opt.selection
 @click.option(
     "--steps-from",
     "logs",
     multiple=True,
     metavar="[SIDE=]FILE",
-    help="Step times without a profiler, which are then the answer: base=FILE and opt=FILE, or two FILEs, that of "
-    "base first. A driver's log, or CSV of step,seconds. Repeatable, one a run.",
+    help="Step times measured without a profiler, which then decide the verdict: base=FILE and opt=FILE, or two "
+    "FILEs, base first. A driver log, or CSV of step,seconds. Repeatable, one per run.",
 )
-@click.option(
-    "--base-steps", multiple=True, type=click.Path(), metavar="FILE", help="The same as --steps-from base=FILE."
-)
-@click.option(
-    "--opt-steps", multiple=True, type=click.Path(), metavar="FILE", help="The same as --steps-from opt=FILE."
-)
-@click.option("--noise", type=click.Path(), metavar="FILE", help="How much equal runs differ, from `tracekit noise`.")
+@click.option("--base-steps", multiple=True, type=click.Path(), metavar="FILE", help="Same as --steps-from base=FILE.")
+@click.option("--opt-steps", multiple=True, type=click.Path(), metavar="FILE", help="Same as --steps-from opt=FILE.")
+@click.option("--noise", type=click.Path(), metavar="FILE", help="Run-to-run noise, from `tracekit noise -o FILE`.")
 @opt.drop_first
 @click.option(
     "--min-effect",
@@ -104,7 +105,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
     default=3.0,
     show_default=True,
     metavar="PERCENT",
-    help="The least change that matters.",
+    help="Smallest change that counts.",
 )
 @click.option(
     "--level",
@@ -112,19 +113,21 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
     default=95.0,
     show_default=True,
     metavar="PERCENT",
-    help="The level of the intervals.",
+    help="Confidence level of the intervals.",
 )
 @click.option(
     "--pair",
     "paired",
     type=click.Choice(["step", "run"]),
-    help="Steps (same batches) or runs (alternated) of both sides belong together in pairs.",
+    help="Pair the steps (same batches) or the runs (alternated) of both sides.",
 )
 @click.option(
-    "--assume-independent-steps", is_flag=True, help="Let one run a side reach a verdict: as if its steps were runs."
+    "--assume-independent-steps",
+    is_flag=True,
+    help="Treat steps as independent runs, so that one run per side can reach a verdict.",
 )
 @opt.work_of_two
-@click.option("--force", is_flag=True, help="Compare what is not comparable.")
+@click.option("--force", is_flag=True, help="Compare sides that are not comparable.")
 @gate_options.gate_options
 @opt.top
 @opt.jobs
@@ -138,8 +141,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 def command(  # noqa: PLR0913 - what is given, one by one
     *,
     sides: _SidePaths,
-    outputs: tuple[str, ...],
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     options: Options,
     noise: str | None,
     choices: ComparisonChoices,
@@ -150,11 +152,11 @@ def command(  # noqa: PLR0913 - what is given, one by one
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Say whether a change really helped.
+    """Compare two sides, and test whether a change helped.
 
     BASE and OPT are each a directory of profiles, a file, a pattern, measurements saved with --save, or a
-    report saved with -o x.json; or logs of step times alone. Several runs a side: a directory of runs, or
-    --base and --opt repeated.
+    report saved with -o x.json; or logs of step times alone. For several runs per side, give a directory of
+    runs, or repeat --base and --opt.
     """
     from tracekit.job.steps.throughput import parse_work_counts
     from tracekit.pipeline import comparing
@@ -163,7 +165,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     least_effect = None if gate_options.is_option_default("min_effect") else choices.min_effect
     gate_file = gate_options.load_gate_file(gate, least_effect)
     rules = gate_file.rules
-    targets = ci_outputs.list_comparison_targets(outputs, exports, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
     if rules.stated and (absent := gate_options.find_missing_path(sides.base)) is not None:
         terminal.print_problem(f"no baseline: nothing is at {absent}", "")
         ci_outputs.write_step_outputs({"verdict": "missing baseline", "gate": "missing baseline"})

@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 
 
-@click.command(name="completion", short_help="Print the script for shell completion.")
+@click.command(name="completion", cls=GroupedCommand, short_help="Print the script of shell completion.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, *, shell: str) -> int:
-    """Print the script that lets a shell complete commands, options and paths.
+    """Print the script that completes commands, options, names and paths in a shell.
 
     \b
     bash   eval "$(tracekit completion bash)"            in ~/.bashrc

@@ -8,6 +8,7 @@ import click
 
 import tracekit
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.system.installed import install_command
 
@@ -16,21 +17,21 @@ EXAMPLE_PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/o
 """Places of the example: in the installed package, or in a checkout."""
 
 NEXT = """
-That was an example: two simulated ranks of GRPO. With it, or with a profile of your own:
+That was the example: two simulated ranks of GRPO. Next, with it or with your own profile:
   tracekit analyze {path} -v
-    every table
-  tracekit analyze {path} -o report.html
-    all of it as one page, with pictures
+    all tables
+  tracekit open {path}
+    the full report in a browser
   tracekit explain exposed-communication
-    what a finding measures, and what to do
+    the cause of a finding, and how to fix it
 """
 
 
-@click.command(name="demo", short_help="Try it on an example that comes with tracekit.")
-@click.option("--path", "only_path", is_flag=True, help="Only print where the example lies.")
+@click.command(name="demo", cls=GroupedCommand, short_help="Analyze the example that comes with tracekit.")
+@click.option("--path", "only_path", is_flag=True, help="Print only the path of the example.")
 @click.pass_context
 def command(ctx: click.Context, *, only_path: bool) -> int:
-    """Print the answer for an example that comes with tracekit: profiles of two simulated ranks."""
+    """Analyze the example that comes with tracekit: profiles of two simulated ranks."""
     from tracekit.cli.commands.analyze import command as analyze
 
     path = next((place for place in EXAMPLE_PLACES if place.is_dir()), None)
@@ -40,7 +41,7 @@ def command(ctx: click.Context, *, only_path: bool) -> int:
         terminal.write_output(f"{path}\n")
         return 0
     terminal.print_message(f"$ tracekit analyze {path}")
-    with analyze.make_context("analyze", [str(path)], parent=ctx.parent) as of_example:
+    with analyze.make_context("analyze", ["--no-config", str(path)], parent=ctx.parent) as of_example:
         status: int = analyze.invoke(of_example)
     terminal.print_message(NEXT.format(path=path).rstrip())
     return status

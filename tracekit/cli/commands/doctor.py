@@ -11,28 +11,30 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
+from tracekit.cli.text_tables import encode_rows
 from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.wrapping import NARROWEST_PROSE, wrap_words
 
 if TYPE_CHECKING:
     from tracekit.health.checks import Diagnosis
     from tracekit.pipeline.doctor import CaptureExamination
     from tracekit.pipeline.options import Options
 
-_SHOWN, _SHOWN_PLACES, _LONGEST, _LONGEST_PLACE = 12, 3, 300, 80
+_SHOWN, _SHOWN_PLACES, _LONGEST_PLACE = 12, 3, 80
 _SEVERITY_MARKS = {
-    "error": ("not readable", "red"),
+    "error": ("unreadable", "red"),
     "data_loss": ("lost", "red"),
-    "warning": ("careful", "yellow"),
+    "warning": ("warning", "yellow"),
     "info": ("note", "cyan"),
 }
 
 
-@click.command(name="doctor", short_help="Show what went wrong in a capture, and what to do.")
+@click.command(name="doctor", cls=GroupedCommand, short_help="Diagnose a capture: problems, causes and fixes.")
 @opt.add_paths()
 @opt.exclude
-@opt.as_json
-@opt.add_exports("examination", "json=FILE, json=- (standard output)")
-@opt.add_strict("anything was lost or is not readable")
+@opt.add_results("examination")
+@opt.add_strict("data was lost or is unreadable")
 @opt.jobs
 @opt.quiet
 @opt.verbose
@@ -41,32 +43,36 @@ def command(
     *,
     paths: tuple[str, ...],
     options: Options,
-    as_json: bool,
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     strict: bool,
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Show what went wrong in a capture, where that comes from, and what to do.
+    """Diagnose a capture: problems, their causes and how to fix them.
 
-    Every file is looked at: those that cannot be read or are cut off, captures without GPU work, ranks and
-    steps that are missing, reports of dead workers, the wrong session directory of Ray.
+    Finds files that are unreadable or truncated, captures without GPU work, missing ranks and steps, reports of
+    dead workers, and the wrong session directory of Ray.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.cli.compiled_parts import REMEDY, describe_missing_parts
     from tracekit.health.checks import GRAVE
     from tracekit.pipeline.doctor import examine_captures
 
-    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    targets = out.list_targets(requested)
     if not quiet and (phrase := describe_missing_parts()):
         terminal.print_problem(phrase, REMEDY)
     examination = examine_captures(paths, options)
-    if json_paths:
-        out.write_json_outputs(_encode_examination(examination) + "\n", json_paths, quiet=quiet)
-    if out.STANDARD_OUTPUT not in json_paths:
-        _, color = terminal.get_page_width()
-        lines = _format_examination(examination, verbose=verbose, color=color)
-        terminal.write_output("\n".join(lines) + "\n")
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "text":
+            color = target.printed and terminal.get_page_width()[1]
+            return "\n".join(_format_examination(examination, target.width, verbose=verbose, color=color)) + "\n"
+        if target.format == "json":
+            return _encode_examination(examination) + "\n"
+        rows = [asdict(d) | {"places": ", ".join(d.places)} for d in examination.diagnoses]
+        return encode_rows(rows, target.format)
+
+    out.write_results(targets, make_output, quiet=quiet)
     grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)
     unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
     return 2 if not examination.read_count or unread or (strict and grave) else 0
@@ -91,7 +97,9 @@ def _encode_examination(examination: CaptureExamination) -> str:
     return json.dumps(value, indent=1)
 
 
-def _format_examination(examination: CaptureExamination, *, verbose: bool, color: bool) -> Iterator[str]:
+def _format_examination(
+    examination: CaptureExamination, width: int | None, *, verbose: bool, color: bool
+) -> Iterator[str]:
     """Format the examination as lines of text: diagnoses, most severe first, then the contents."""
     from tracekit.pipeline.doctor import summarize_examination
     from tracekit.render.escape import make_printable
@@ -104,7 +112,7 @@ def _format_examination(examination: CaptureExamination, *, verbose: bool, color
     limit = len(diagnoses) if verbose else _SHOWN
     for diagnosis in diagnoses[:limit]:
         yield ""
-        yield from _format_diagnosis(diagnosis, verbose=verbose, color=color)
+        yield from _format_diagnosis(diagnosis, width, verbose=verbose, color=color)
     if len(diagnoses) > limit:
         yield ""
         yield f"… and {len(diagnoses) - limit:,} more (-v)"
@@ -112,22 +120,29 @@ def _format_examination(examination: CaptureExamination, *, verbose: bool, color
     yield make_printable(" · ".join(summarize_examination(examination)))
 
 
-def _format_diagnosis(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]:
+def _format_diagnosis(diagnosis: Diagnosis, width: int | None, *, verbose: bool, color: bool) -> Iterator[str]:
     """Format one diagnosis: problem, files, cause, remedy."""
     from tracekit.render.escape import make_printable
 
     mark, style = _SEVERITY_MARKS[diagnosis.severity]
-    if color:
-        mark = click.style(mark, fg=style, bold=True)
-    places, place_length, text_length = diagnosis.places, None, None
+    places, place_length = diagnosis.places, None
     if not verbose:
-        places, place_length, text_length = places[:_SHOWN_PLACES], _LONGEST_PLACE, _LONGEST
-    yield f"{mark}: {make_printable(diagnosis.what, text_length)}"
+        places, place_length = places[:_SHOWN_PLACES], _LONGEST_PLACE
+    first, *further = _wrap_labelled(mark, make_printable(diagnosis.what), width)
+    yield first.replace(mark, click.style(mark, fg=style, bold=True), 1) if color else first
+    yield from further
     if places:
         more = len(diagnosis.places) - len(places)
         listed = ", ".join(make_printable(place, place_length) for place in places)
         if more:
             listed += f" and {more:,} more"
-        yield f"  files: {listed}"
-    yield f"  cause: {make_printable(diagnosis.cause)}"
-    yield f"  to do: {make_printable(diagnosis.remedy)}"
+        yield from _wrap_labelled("  files", listed, width)
+    yield from _wrap_labelled("  cause", make_printable(diagnosis.cause), width)
+    yield from _wrap_labelled("  to do", make_printable(diagnosis.remedy), width)
+
+
+def _wrap_labelled(label: str, text: str, width: int | None) -> list[str]:
+    """Wrap text after its label, further lines below the text; without `width` it stays on one line."""
+    room = None if width is None else max(width - len(label) - 2, NARROWEST_PROSE)
+    first, *further = [text] if room is None else wrap_words(text, room) or [""]
+    return [f"{label}: {first}", *(f"{' ' * len(label)}  {line}" for line in further)]

@@ -1,29 +1,42 @@
-"""`tracekit explain`: print the page of a rule: what it measures, and what to do."""
+"""`tracekit explain`: look up a rule, table, metric, column or schema; rules come first."""
 
 from __future__ import annotations
 
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
-from tracekit.cli.text_tables import format_text_columns
+from tracekit.cli.help_pages import GroupedCommand
+from tracekit.cli.topics import TopicKind, complete_topics, find_topic, get_page
+
+_RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "schema")
 
 
-@click.command(name="explain", short_help="Explain a finding: what, why, what to try.")
-@click.argument("rule", required=False, metavar="[ID|R-NUMBER]")
+@click.command(name="explain", cls=GroupedCommand, short_help="Explain a rule, metric, table or column.")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_RULES_FIRST))
+@opt.add_results("page", is_moved=True)
 @opt.verbose
-def command(*, rule: str | None, verbose: bool) -> int:
-    """Explain a finding: what is measured, how, why it matters, what to try and when it is wrong.
+def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool) -> int:
+    """Explain a rule: summary, cause, measurement, fixes and limits. Without NAME, list all rules.
 
-    Without a name, list all rules.
+    NAME is the id or number of a rule (straggler, R09), or the name of a metric, a table, a column or a JSON Schema.
     """
     del verbose
     from tracekit.analyses import rules
+    from tracekit.cli import report_outputs as out
+    from tracekit.cli.text_tables import encode_rows, format_text_columns
 
-    if rule:
-        text = rules.read_rule_page(rule)
-    else:
-        table = [{"": entry.number, "rule": entry.id, "finds": entry.title} for entry in rules.RULES]
-        text = format_text_columns(table)
-    terminal.write_output(text.rstrip("\n") + "\n")
+    targets = out.list_targets(requested)
+    if name:
+        topic = find_topic(name, _RULES_FIRST)
+        out.write_results(targets, topic.write)
+        return 0
+    rows = [{"number": rule.number, "rule": rule.id, "finds": rule.title} for rule in rules.RULES]
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "text":
+            listed = [{"": rule.number, "rule": rule.id, "finds": rule.title} for rule in rules.RULES]
+            return format_text_columns(listed, width=get_page(target).width) + "\n"
+        return encode_rows(rows, target.format)
+
+    out.write_results(targets, make_output)
     return 0

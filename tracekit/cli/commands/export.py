@@ -1,69 +1,199 @@
-"""`tracekit export`: merge the traces of all ranks into one timeline."""
+"""`tracekit export`: convert profiles, or a saved report, comparison or measurements, to another format."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
+from tracekit.model.errors import TraceFormatError, TracekitError, make_os_read_error
+from tracekit.model.records import dataclass
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
+    from tracekit.cli.report_outputs import OutputTarget
+    from tracekit.compare.comparison import Comparison
+    from tracekit.model.report import Report
     from tracekit.pipeline.options import Options
     from tracekit.pipeline.timeline.document import ExportedTimeline
 
 _MAX_LISTED_CLOCKS = 10
+_SNIFFED_BYTES = 4096
+_OWN_SCHEMA = re.compile(rb'"schema"\s*:\s*"tracekit\.')
 
 
-@click.command(name="export", short_help="Merge the traces of all ranks into one timeline.")
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How an export reads and prints."""
+
+    options: Options
+    quiet: bool
+    verbose: bool
+    python: bool = False
+    recorded_clocks: bool = False
+    top: int = 10
+    strict: bool = False
+
+
+@click.command(name="export", cls=GroupedCommand, short_help="Convert profiles or a saved report to another format.")
 @opt.add_paths()
-@click.option(
-    "--perfetto",
-    "target",
-    required=True,
-    type=click.Path(),
-    metavar="FILE.json.gz",
-    help="Write the timeline here, for ui.perfetto.dev or chrome://tracing (.json: not compressed).",
+@opt.add_results(
+    "result",
+    opt.EXPORT_FORMATS,
+    folders=opt.FOLDER_FORMATS,
+    is_moved=True,
+    flags=("-f", "--to", "--format"),
 )
-@opt.ranks
-@opt.steps
-@opt.stages
-@opt.exclude
-@click.option("--python", is_flag=True, help="Keep Python functions: many, and large.")
-@click.option("--recorded-clocks", is_flag=True, help="Do not correct the clocks of ranks against each other.")
+@click.option("--perfetto", type=click.Path(), metavar="FILE", hidden=True, help="Same as --to perfetto -o FILE.")
+@opt.selection
+@click.option("--python", is_flag=True, help="Timeline: keep Python functions, which are many and large.")
+@click.option("--recorded-clocks", is_flag=True, help="Timeline: do not correct the clocks of ranks.")
+@opt.top
 @opt.jobs
+@opt.cache
 @opt.add_strict()
 @opt.quiet
 @opt.verbose
 @opt.reading
-def command(
+def command(  # noqa: PLR0913 - what is given, one by one
     *,
     paths: tuple[str, ...],
-    target: str,
+    requested: opt.RequestedOutputs,
+    perfetto: str | None,
     python: bool,
     recorded_clocks: bool,
     options: Options,
+    top: int,
     strict: bool,
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Merge the traces of all ranks into one timeline, with steps, stages and findings above them.
+    """Convert profiles, or a saved report or comparison, to another format.
 
-    PATH is a directory of profiles, a file, or a pattern. Nothing that was recorded is left out but
-    Python functions; clocks of hosts that are certainly off are corrected, and that is said.
+    PATH is a directory of profiles, a file, a pattern, or a file that tracekit saved (-o x.json, --save x.tkm).
+    `--to perfetto` merges the traces of all ranks into one timeline for ui.perfetto.dev, with steps, stages and
+    findings above them. Clocks that are off are corrected.
     """
-    from tracekit.model.errors import TracekitError
+    from tracekit.cli import report_outputs as out
+
+    if perfetto is not None:
+        requested = replace(requested, files=(*requested.files, perfetto), format="perfetto")
+    targets = out.list_targets(requested)
+    manner = _Manner(replace(options, details=True), quiet, verbose, python, recorded_clocks, top, strict)
+    others = [target for target in targets if target.format != "perfetto"]
+    status = 0
+    for target in targets:
+        if target.format == "perfetto":
+            status = _export_timeline(paths, target.path, manner)
+    is_default = not (requested.format or requested.files)
+    if is_default and (len(paths) > 1 or Path(paths[0]).is_dir()):
+        raise click.UsageError("no format is named: --to perfetto, html, md, json, csv or tkm")
+    return max(status, _export_report(paths, others, manner, is_saved=is_default)) if others else status
+
+
+def write_page(paths: Sequence[str], page: Path, options: Options, *, quiet: bool, verbose: bool) -> int:
+    """Write the report of profiles or of a saved file as a page, and return the exit status."""
+    from tracekit.cli.report_outputs import OutputTarget
+
+    manner = _Manner(replace(options, details=True), quiet=quiet, verbose=verbose)
+    return _export_report(paths, [OutputTarget("html", str(page))], manner)
+
+
+def _export_report(
+    paths: Sequence[str], targets: Sequence[OutputTarget], manner: _Manner, *, is_saved: bool = False
+) -> int:
+    """Write the report of profiles or of a saved file (known with `is_saved`), and return the exit status."""
+    if len(paths) == 1 and (is_saved or _is_saved(Path(paths[0]))):
+        _convert_saved(Path(paths[0]), targets, manner)
+        return 0
+    return _export_analysis(paths, targets, manner)
+
+
+def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:
+    """Write the timeline of all ranks, and return the exit status."""
     from tracekit.pipeline.timeline import document
 
-    if target == "-":
-        raise TracekitError("--perfetto -: a timeline goes to a file", "--perfetto out.json.gz")
-    exported = document.export_timeline(list(paths), target, options, python=python, correct_clocks=not recorded_clocks)
+    exported = document.export_timeline(
+        list(paths), target, manner.options, python=manner.python, correct_clocks=not manner.recorded_clocks
+    )
     terminal.print_failures(exported.failures)
-    if not quiet:
-        _print_timeline(exported, target, verbose=verbose)
-    return 2 if strict and exported.failures else 0
+    if not manner.quiet:
+        _print_timeline(exported, target, verbose=manner.verbose)
+    return 2 if manner.strict and exported.failures else 0
+
+
+def _export_analysis(paths: Sequence[str], targets: Sequence[OutputTarget], manner: _Manner) -> int:
+    """Analyze profiles, write the report or the measurements, and return the exit status."""
+    from tracekit.pipeline import report_cache
+    from tracekit.pipeline.cache import saved_measurements
+
+    _refuse_gate_formats(targets)
+    result = report_cache.analyze_cached(paths, manner.options)
+    for target in targets:
+        if target.format == "tkm":
+            saved_measurements.save(result.measurements, target.path)
+            if not manner.quiet:
+                terminal.print_message(f"wrote {target.path}")
+        else:
+            _write_report(result.report, None, target, manner)
+    terminal.print_failures(result.failures)
+    return 2 if not result.read.count or (manner.strict and result.failed) else 0
+
+
+def _convert_saved(path: Path, targets: Sequence[OutputTarget], manner: _Manner) -> None:
+    """Write a saved report, comparison or measurements to every target."""
+    report, comparison = _load_saved(path)
+    if comparison is None:
+        _refuse_gate_formats(targets)
+    for target in targets:
+        if target.format == "tkm":
+            raise TracekitError(f"{path}: tkm contains measurements, and this file has none", "give the profiles")
+        _write_report(report, comparison, target, manner)
+
+
+def _write_report(report: Report, comparison: Comparison | None, target: OutputTarget, manner: _Manner) -> None:
+    """Write a report or comparison to a target."""
+    from tracekit.cli import ci_outputs
+
+    gates = comparison.gates if comparison else ()
+    ci_outputs.write_gate_targets(
+        report,
+        gates,
+        [target],
+        comparison=comparison,
+        top=manner.top,
+        verbose=manner.verbose,
+        quiet=manner.quiet,
+    )
+
+
+def _refuse_gate_formats(targets: Sequence[OutputTarget]) -> None:
+    """Raise `TracekitError` for a format that only the gate of a comparison has."""
+    for target in targets:
+        if target.format in opt.COMPARISON_FORMATS[len(opt.REPORT_FORMATS) :]:
+            formats = opt.join_choices(opt.REPORT_FORMATS)
+            raise TracekitError(f"{target.format} is a format of gates, and a report has none", f"--to {formats}")
+
+
+def _is_saved(path: Path) -> bool:
+    """Check whether a file begins like a report, a comparison or measurements that tracekit saved."""
+    from tracekit.pipeline.cache.saved_kind import sniff_saved_form
+
+    if sniff_saved_form(path) is not None:
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return _OWN_SCHEMA.search(file.read(_SNIFFED_BYTES)) is not None
+    return False
 
 
 def _print_timeline(exported: ExportedTimeline, target: str, *, verbose: bool) -> None:
@@ -100,3 +230,45 @@ def _print_clocks(exported: ExportedTimeline, *, verbose: bool) -> None:
         terminal.print_message(f"clock of {make_printable(lane.name)} corrected by {correction} (± {spread})")
     if len(lanes) > limit:
         terminal.print_message(f"  and of {len(lanes) - limit:,} more (-v shows all)")
+
+
+def _load_saved(path: Path) -> tuple[Report, Comparison | None]:
+    """Load the report of any saved file, and the comparison if the file contains one."""
+    from tracekit.discover.arguments import refuse_special
+    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline.cache import saved_measurements
+
+    refuse_special(path)
+    try:
+        if saved_measurements.sniff_saved_form(path) == "measurements":
+            return pipeline.judge(saved_measurements.load(path)), None
+        return _decode_saved_json(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        hint = "check that it exists and that you may read it"
+        raise make_os_read_error(path, error, hint) from error
+    except UnicodeDecodeError as error:
+        hint = "give a file that tracekit wrote: -o x.json or --save x.tkm"
+        problem = "neither a report nor measurements"
+        raise TraceFormatError(path, problem, hint, code="unfit") from error
+    except TraceFormatError:
+        raise
+    except TracekitError as error:
+        raise TraceFormatError(path, error.problem, error.hint, code="unfit") from error
+
+
+def _decode_saved_json(text: str) -> tuple[Report, Comparison | None]:
+    """Decode a report or comparison from JSON; raises `TracekitError` for a comparison with impossible numbers."""
+    from tracekit.compare import comparison
+    from tracekit.model.report import SCHEMA, Report
+    from tracekit.render.json import read_schema_json
+
+    value = read_schema_json(text, {SCHEMA: Report, comparison.SCHEMA: comparison.Comparison})
+    if isinstance(value, Report):
+        return value, None
+    step = value.headline
+    if all(factor is None or factor > 0 for factor in (step.ratio, step.low, step.high)):
+        with contextlib.suppress(ArithmeticError):
+            return value.report(), value
+    raise TracekitError(
+        "not a comparison: its numbers are none that one has", "write it again: tracekit compare … -o comparison.json"
+    )

@@ -10,6 +10,7 @@ import click
 
 from tracekit.cli import ci_outputs, gate_options, terminal
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.text.labels import choose_plural
 
@@ -23,21 +24,27 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")
+@click.command(name="gate", cls=GroupedCommand, short_help="Check a profile against budgets.")
 @opt.add_paths()
 @click.option(
     "--self-test",
     "self_test",
     is_flag=True,
-    help="Make the steps of PATH 20 % longer in memory, and fail unless the gate does.",
+    help="Make the steps of PATH 20 % longer in memory, and check that the gate fails.",
 )
 @gate_options.gate_options
 @opt.work
-@opt.add_outputs("outcome", ".html .md .json .txt .xml")
-@opt.add_exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
+@opt.add_results(
+    "outcome",
+    opt.COMPARISON_FORMATS,
+    exports="junit=FILE, github=- (annotations), json=- (standard output)",
+    folders=opt.FOLDER_FORMATS,
+)
 @opt.drop_first
 @click.option(
-    "--assume-independent-steps", is_flag=True, help="With --self-test: let one run decide, as if its steps were runs."
+    "--assume-independent-steps",
+    is_flag=True,
+    help="With --self-test: treat steps as independent runs, so that one run can decide.",
 )
 @opt.jobs
 @opt.cache
@@ -51,18 +58,17 @@ def command(  # noqa: PLR0913 - what is given, one by one
     paths: tuple[str, ...],
     self_test: bool,
     gate: gate_options.GateOptions,
-    outputs: tuple[str, ...],
-    exports: tuple[str, ...],
+    requested: opt.RequestedOutputs,
     options: Options,
     choices: ComparisonChoices,
     strict: bool,
     quiet: bool,
     verbose: bool,  # noqa: ARG001 - read by `terminal.set_verbose`
 ) -> int:
-    """Hold one profile to its budgets (`max` and `min` in the gate's file), without a baseline.
+    """Check a profile against budgets (`max` and `min` in the gate file), without a baseline.
 
-    PATH is what `tracekit compare` takes for a side. With --self-test it is a baseline, and the exit status
-    is 0 where the gate notices that its steps became 20 % longer, and 2 where it does not.
+    PATH is anything that `tracekit compare` takes as a side. With --self-test, PATH is a baseline: the exit
+    status is 0 if the gate detects that its steps became 20 % longer, and 2 if not.
     """
     from tracekit.pipeline import comparing
 
@@ -71,7 +77,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if rules.stated and not rules:
         return gate_options.report_empty_gate(rules)
     _refuse_untestable_rules(rules, self_test=self_test)
-    targets = ci_outputs.list_comparison_targets(outputs, exports, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
     if gate_file.level is not None:
         choices = replace(choices, level=gate_file.level)
     side = comparing.read_side_with_logs(_name_gated_side(paths), paths, options, choices)
@@ -105,7 +111,7 @@ def _run_self_test(
     if tested.fails:
         return gate_options.PASSED
     terminal.print_problem(
-        "the gate does not fail where every step takes 20 % longer: it guards nothing", _suggest_gate_fix(tested)
+        "the gate does not fail although every step takes 20 % longer: it detects nothing", _suggest_gate_fix(tested)
     )
     return gate_options.FAILED
 
@@ -141,7 +147,7 @@ def _report_budgets(side: ComparedSide, outcomes: tuple[Gate, ...], changes: int
     section = build_gate_section(outcomes)
     if changes:
         are = choose_plural(changes, "rule is about a change", "rules are about changes")
-        note = f"{changes} {are} and not held here: tracekit compare BASE OPT"
+        note = f"{changes} {are} and not checked here: tracekit compare BASE OPT"
         section = replace(section, caveats=(*section.caveats, note))
     remarks = ("SIMULATED DATA",) * side.simulated
     return _make_gate_report(side, remarks, describe_gate_result(outcomes), section)
@@ -160,7 +166,7 @@ def _report_self_test(side: ComparedSide, tested: GateSelfTest) -> Report:
     from tracekit.compare.gates.gate_sheet import format_gate_outcome
     from tracekit.model.report import Heading, Section, Sheet
 
-    headings = (Heading("rule", "rule"), Heading("outcome", "of steps 20 % longer"), Heading("can", "can fail"))
+    headings = (Heading("rule", "rule"), Heading("outcome", "of steps 20 % longer"), Heading("can", "can fail at all"))
     rows: list[tuple[str, str, bool]] = []
     powerless, failing = [], []
     for rule in tested.rules:
@@ -169,7 +175,7 @@ def _report_self_test(side: ComparedSide, tested: GateSelfTest) -> Report:
             powerless.append(f"can never fail: {rule.slowed[0].rule}: {rule.reason}")
         if rule.already:
             failing.append(f"already fails without being slowed: {rule.slowed[0].rule}")
-    answer = "the gate can fail" if tested.fails else "the gate cannot fail as it should"
+    answer = "the gate can fail" if tested.fails else "the gate does not fail where steps take 20 % longer"
     never = sum(not rule.can_fail and not rule.only_warns for rule in tested.rules)
     if never:
         answer += f"; {never} of {len(tested.rules)} rules can never fail"
@@ -186,10 +192,10 @@ def _suggest_gate_fix(tested: GateSelfTest) -> str:
 
     caveats = {caveat for gate in tested.gates for caveat in gate.caveats}
     if caveats & {CAPS["one run each"], CAPS["one run alone"]}:
-        return "give several runs of it, or test the estimate alone: 'step_time>point:3%'"
+        return "give several runs, or test the estimate alone: 'step_time>point:3%'"
     if any(gate.outcome == "inconclusive" and gate.severity == "error" for gate in tested.gates):
         return (
-            f"its runs are fewer than {LEAST_RUNS_OF_PLAN}, or differ too much to show 20 %: record more of them, or test the"
+            f"there are fewer than {LEAST_RUNS_OF_PLAN} runs, or they differ too much to show 20 %: record more runs, or test the"
             " estimate: 'step_time>point:3%'"
         )
     return "add a rule on step_time below 20 %, of severity error"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
-from tracekit.cli.text_tables import format_listing, format_text_columns
+from tracekit.cli.help_pages import GroupedCommand
+from tracekit.cli.text_tables import encode_rows, format_listing, format_text_columns
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
@@ -21,29 +21,33 @@ if TYPE_CHECKING:
 _MAX_LISTED_IGNORED = 20
 
 
-@click.command(name="inspect", short_help="Show which files are read, and as what.")
+@click.command(name="inspect", cls=GroupedCommand, short_help="List the files that are read, and their formats.")
 @opt.add_paths()
 @opt.exclude
-@opt.as_json
-@opt.add_exports("list", "json=FILE, json=- (standard output)")
+@opt.add_results("list")
 @opt.verbose
 @opt.reading
-def command(*, paths: tuple[str, ...], options: Options, as_json: bool, exports: tuple[str, ...], verbose: bool) -> int:
-    """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
+def command(*, paths: tuple[str, ...], options: Options, requested: opt.RequestedOutputs, verbose: bool) -> int:
+    """List the files that are read, with format, run, role, rank and step, and the files that are ignored.
 
-    Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
+    Reads only names, manifests and the first bytes of each file; analyzes nothing.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.discover import list_inspect_rows
     from tracekit.pipeline import run as pipeline
 
-    json_paths = out.parse_json_paths(exports, as_json=as_json)
+    targets = out.list_targets(requested)
     discovery = pipeline.discover_sources(paths, options)
     rows = list_inspect_rows(discovery)
-    if json_paths:
-        out.write_json_outputs(_encode_discovery(discovery, rows) + "\n", json_paths)
-    if out.STANDARD_OUTPUT not in json_paths:
-        terminal.write_output(_format_discovery(discovery, rows, verbose=verbose) + "\n")
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "text":
+            return _format_discovery(discovery, rows, width=target.width, verbose=verbose) + "\n"
+        if target.format == "json":
+            return _encode_discovery(discovery, rows) + "\n"
+        return encode_rows(rows, target.format)
+
+    out.write_results(targets, make_output)
     return 0 if discovery.sources else 2
 
 
@@ -73,17 +77,19 @@ def _shorten_path(path: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-def _format_discovery(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
+def _format_discovery(
+    discovery: Discovery, rows: Sequence[Mapping[str, object]], *, width: int | None, verbose: bool
+) -> str:
     """Format the files as a table without empty columns, then the ignored files and the notes."""
     lines = [f"{discovery.title}: {len(rows):,} {choose_plural(len(rows), 'file')} to read"]
     if rows:
         table = [_format_source_row(row) for row in rows]
-        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"))]
+        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"), width=width)]
     if discovery.ignored:
-        lines += _format_ignored(discovery, verbose=verbose)
+        lines += _format_ignored(discovery, width=width, verbose=verbose)
     if discovery.notes:
         table = [{"source": note.source, "severity": note.severity, "note": note.message} for note in discovery.notes]
-        lines += ["", "Notes", format_text_columns(table)]
+        lines += ["", "Notes", format_text_columns(table, width=width)]
     return "\n".join(lines)
 
 
@@ -98,7 +104,7 @@ def _format_source_row(row: Mapping[str, object]) -> dict[str, Any]:
     return {**line, "size": format_quantity(int(str(size_bytes)), "bytes"), "notes": notes}
 
 
-def _format_ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
+def _format_ignored(discovery: Discovery, *, width: int | None, verbose: bool) -> list[str]:
     """Format the files that are not read, limited unless `verbose`."""
     table = [{"file": _shorten_path(entry.path), "reason": entry.reason.text} for entry in discovery.ignored]
-    return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose)]
+    return ["", *format_listing(f"Ignored: {len(table):,}", table, _MAX_LISTED_IGNORED, verbose=verbose, width=width)]

@@ -8,13 +8,14 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 
 if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="log", short_help="Send the report to TensorBoard, MLflow or Weights & Biases.")
+@click.command(name="log", cls=GroupedCommand, short_help="Send the report to TensorBoard, MLflow or W&B.")
 @opt.add_paths(required=True)
 @click.option(
     "--to",
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--run",
     metavar="ID",
-    help="The run it is added to: an id of MLflow or Weights & Biases, a directory below that of TensorBoard "
+    help="Run to add the report to: an id in MLflow or W&B, a directory below that of TensorBoard "
     "[default: a new run].",
 )
 @opt.selection
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 @opt.quiet
 @opt.reading
 def command(*, paths: tuple[str, ...], targets: tuple[str, ...], run: str | None, options: Options, quiet: bool) -> int:
-    """Send the report on PATH to the systems of a team: metrics by step, and the report as a page.
+    """Send the report to an experiment tracker: metrics by step, and the report as a page.
 
-    PATH is what `tracekit analyze` takes. Times are in seconds, sizes in bytes;
-    Weights & Biases stays offline with WANDB_MODE=offline.
+    PATH is anything that `tracekit analyze` takes. Times are in seconds, sizes in bytes. W&B stays offline with
+    WANDB_MODE=offline.
     """
     from tracekit.logs import send_report
     from tracekit.logs.points import ExportedReport, extract_points, summarize_for_tracker
@@ -65,5 +66,5 @@ def _parse_log_target(text: str) -> tuple[str, str]:
     """Parse `SYSTEM=TARGET`; raises `TracekitError` for anything else."""
     system, _, target = text.partition("=")
     if not system or not target:
-        raise TracekitError(f"--to {text!r} is no SYSTEM=TARGET", "--to mlflow=sqlite:///runs.db")
+        raise TracekitError(f"--to {text!r} is not SYSTEM=TARGET", "--to mlflow=sqlite:///runs.db")
     return system, target

@@ -7,11 +7,12 @@ from importlib.util import find_spec
 import click
 
 from tracekit.cli import options as opt
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.system.installed import install_command
 
 
-@click.command(name="mcp", short_help="Answer agents, by the Model Context Protocol.")
+@click.command(name="mcp", cls=GroupedCommand, short_help="MCP server: reports and tables for AI agents.")
 @click.option(
     "--root",
     "roots",
@@ -19,14 +20,14 @@ from tracekit.model.system.installed import install_command
     required=True,
     type=click.Path(),
     metavar="DIR",
-    help="A directory whose profiles may be read, and nothing outside. Repeatable.",
+    help="Directory of profiles to serve; nothing outside is read. Repeatable.",
 )
 @opt.verbose
 def command(*, roots: tuple[str, ...], verbose: bool) -> int:
-    """Answer agents, by the Model Context Protocol, over standard input and output.
+    """Run an MCP server over standard input and output.
 
-    An agent's program starts this command. It can ask for reports, findings, tables and comparisons of the
-    profiles below each DIR; nothing is written, and nothing outside is read.
+    An AI agent starts this command, and asks for reports, findings, tables and comparisons of the profiles below
+    each DIR. The server writes nothing, and reads nothing outside.
     """
     del verbose
     from tracekit.agents.roots import resolve_roots

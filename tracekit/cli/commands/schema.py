@@ -1,35 +1,36 @@
-"""`tracekit schema`: print the JSON Schema of a kind of JSON output."""
+"""`tracekit schema`: print the JSON Schema of a kind of JSON output; also looks up any other name."""
 
 from __future__ import annotations
-
-import json
 
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
-from tracekit.cli.text_tables import format_text_columns
-from tracekit.model.errors import TracekitError
-from tracekit.model.text.labels import did_you_mean
+from tracekit.cli.help_pages import GroupedCommand
+from tracekit.cli.topics import TopicKind, complete_topics, find_topic
+
+_SCHEMAS_FIRST: tuple[TopicKind, ...] = ("schema", "table", "column", "metric", "rule")
 
 
-@click.command(name="schema", short_help="Print the JSON Schema of what is written as JSON.")
-@click.argument("name", required=False, metavar="[NAME]")
+@click.command(name="schema", cls=GroupedCommand, short_help="Print the JSON Schema of an output.")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_SCHEMAS_FIRST))
+@opt.add_results("schema", is_moved=True)
 @opt.verbose
-def command(*, name: str | None, verbose: bool) -> int:
-    """Print the JSON Schema (draft 2020-12) of a report, a comparison or other JSON. Without NAME, list them."""
-    del verbose
-    from tracekit.cli.json_contracts import CONTRACTS
-    from tracekit.render.schema import make_schema_document, make_schema_urn
+def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool) -> int:
+    """Print the JSON Schema (draft 2020-12) of a report, a comparison or other JSON. Without NAME, list them.
 
-    if name is None:
-        rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]
-        terminal.write_output(format_text_columns(rows) + "\n")
+    NAME may also be a table, a column, a metric or a rule.
+    """
+    del verbose
+    from tracekit.cli import report_outputs as out
+    from tracekit.cli.json_contracts import CONTRACTS
+    from tracekit.cli.text_tables import encode_rows
+    from tracekit.render.schema import make_schema_urn
+
+    targets = out.list_targets(requested)
+    if name is not None:
+        topic = find_topic(name, _SCHEMAS_FIRST)
+        out.write_results(targets, topic.write)
         return 0
-    kinds = {contract.name: contract for contract in CONTRACTS}
-    if name not in kinds:
-        near = did_you_mean(name, kinds)
-        raise TracekitError(f"no schema {name!r}{near}", f"there are: {', '.join(kinds)}")
-    schema = make_schema_document(kinds[name].kind, kinds[name].version)
-    terminal.write_output((json.dumps(schema, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
+    rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]
+    out.write_results(targets, lambda target: encode_rows(rows, target.format))
     return 0

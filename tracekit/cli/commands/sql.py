@@ -6,13 +6,14 @@ import contextlib
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.cli.completions import complete_names, list_recipe_names
+from tracekit.cli.help_pages import GroupedCommand
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 
@@ -27,7 +28,6 @@ DEFAULT_TEXT_ROWS = 100
 """Rows of text output without a limit."""
 
 _OPTION = re.compile(r"--[\w-]+=")
-_SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RowOutput:
     output: str | None
 
 
-class _StatementCommand(click.Command):
+class _StatementCommand(GroupedCommand):
     """A command whose last argument may be a statement that begins with a comment, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,30 +58,27 @@ def _protect_comment(text: str) -> str:
     return f"\n{text}" if is_comment else text
 
 
-@click.command(name="sql", cls=_StatementCommand, short_help="Ask the tables of profiles a question in SQL.")
+@click.command(name="sql", cls=_StatementCommand, short_help="Query the tables of profiles in SQL.")
 @opt.add_paths("PATH... [STATEMENT]", required=False)
-@click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
-@click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")
-@click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe, and run nothing.")
 @click.option(
-    "--format",
-    "format_",
-    type=click.Choice(ROW_FORMATS),
-    help="The form of the rows [default: by the suffix of -o, else text].",
+    "--recipe",
+    metavar="NAME",
+    shell_complete=complete_names(list_recipe_names),
+    help="Run the recipe of this name.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(), metavar="FILE", help="Write the rows here (.txt .csv .json .parquet)."
-)
+@click.option("--recipes", "lists_recipes", is_flag=True, help="List the recipes.")
+@click.option("--print", "prints", is_flag=True, help="Print the statement of --recipe without running it.")
+@opt.add_results("rows", ROW_FORMATS, is_moved=True)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"Rows at most [default: all; as text {DEFAULT_TEXT_ROWS}].",
+    help=f"Most rows [default: all; as text {DEFAULT_TEXT_ROWS}].",
 )
 @click.option(
     "--memory",
     metavar="SIZE",
-    help="What a statement may take beside the tables (4GiB) [default: half of what is free].",
+    help="Memory limit of a statement, tables not included (4GiB) [default: half of the free memory].",
 )
 @opt.selection
 @opt.jobs
@@ -96,8 +93,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     recipe: str | None,
     lists_recipes: bool,
     prints: bool,
-    format_: str | None,
-    output: str | None,
+    requested: opt.RequestedOutputs,
     limit: int | None,
     memory: str | None,
     options: Options,
@@ -105,19 +101,18 @@ def command(  # noqa: PLR0913 - what is given, one by one
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Ask the tables of profiles a question in SQL (DuckDB's), and print the rows.
+    """Query the tables of profiles in DuckDB's SQL, and print the rows.
 
-    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Every table of
-    `tracekit tables` can be named, each with the columns run, role, rank, host, source and step; only those that
-    are named are read or measured. DESCRIBE and SHOW TABLES tell what they mean. Without STATEMENT a shell
-    opens, or standard input is read. Nothing but the tables can be read, and nothing can be written.
+    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. A statement can name
+    every table of `tracekit tables`, each with the columns run, role, rank, host, source and step; only the named
+    tables are read or measured. DESCRIBE and SHOW TABLES explain them. Without STATEMENT, a shell opens, or
+    statements come from standard input. A statement reads only these tables, and writes nothing.
     """
     from tracekit.cli import child_process, sql_shell
     from tracekit.sql import recipes
 
     if lists_recipes:
-        terminal.write_output(sql_shell.format_recipes())
-        return 0
+        return _write_recipes(requested)
     *leading, last = paths or ("",)
     statement = None
     if _is_statement(last):
@@ -130,7 +125,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
             terminal.write_output(f"{statement}\n")
             return 0
     opt.require_paths(paths, (), "PATH")
-    form = _parse_row_output(format_, limit, output)
+    form = _parse_row_output(requested, limit)
     is_shell = statement is None and sys.stdin.isatty()
     statements = child_process.Statements() if is_shell else None
 
@@ -144,6 +139,23 @@ def command(  # noqa: PLR0913 - what is given, one by one
         return 2 if strict and answers.has_failed else 0
 
     return child_process.run_in_child(work, verbose, statements)
+
+
+def _write_recipes(requested: opt.RequestedOutputs) -> int:
+    """Write the list of recipes, and return the exit status."""
+    from tracekit.cli import report_outputs as out
+    from tracekit.cli import sql_shell
+    from tracekit.cli.text_tables import encode_rows
+
+    def make_output(target: out.OutputTarget) -> str | bytes:
+        if target.format == "parquet":
+            raise TracekitError("the list of recipes cannot be written as parquet", "--format text, json or csv")
+        if target.format == "text":
+            return sql_shell.format_recipes(target.width)
+        return encode_rows(sql_shell.list_recipe_rows(), target.format)
+
+    out.write_results(out.list_targets(requested), make_output)
+    return 0
 
 
 class _StatementRunner:
@@ -173,7 +185,7 @@ class _StatementRunner:
             for warning in self.session.list_warnings(statement):
                 terminal.print_message(f"warning: {warning}")
             for name in sorted(self.session.unfilled - self._told):
-                terminal.print_message(f"{name}: nothing of it was recorded")
+                terminal.print_message(f"{name}: not recorded")
         self._told |= self.session.unfilled
 
     def _load(self, names: Collection[str], with_step: bool) -> Mapping[str, Columns]:
@@ -224,23 +236,14 @@ def _is_statement(text: str) -> bool:
     return not split_label(text)[1].exists()
 
 
-def _parse_row_output(format_: str | None, limit: int | None, output: str | None) -> RowOutput:
+def _parse_row_output(requested: opt.RequestedOutputs, limit: int | None) -> RowOutput:
     """Parse how to output rows; raises if that is not possible."""
-    from tracekit.model.system.files import check_writable
-    from tracekit.render import refuse_without_library
+    from tracekit.cli import report_outputs as out
 
-    if output is not None:
-        suffix = Path(output).suffix.lower()
-        if format_ is None and suffix not in _SUFFIXES:
-            suffixes = " ".join(_SUFFIXES)
-            raise TracekitError(f"{output}: no format of rows ends in {suffix!r}", f"there are: {suffixes}")
-        format_ = format_ or _SUFFIXES[suffix]
-        check_writable(output)
-    if format_ == "parquet":
-        if output is None:
-            raise TracekitError("parquet goes to a file", "-o rows.parquet")
-        refuse_without_library("parquet")
-    return RowOutput(format_ or "text", limit, output)
+    target, *others = out.list_targets(requested)
+    if others:
+        raise click.UsageError("the rows go to one place: name one file")
+    return RowOutput(target.format, limit, None if target.printed else target.path)
 
 
 def _output_sql_rows(result: StatementResult, form: RowOutput) -> None:

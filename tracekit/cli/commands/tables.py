@@ -1,91 +1,94 @@
-"""`tracekit tables`: the tables that readers fill and analyses return."""
+"""`tracekit tables`: the tables that readers fill and analyses return; also looks up any other name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
-from tracekit.cli.text_tables import format_text_columns
-from tracekit.model.errors import TracekitError
-from tracekit.model.text.labels import did_you_mean
+from tracekit.cli.help_pages import GroupedCommand
+from tracekit.cli.topics import (
+    Page,
+    TopicKind,
+    complete_topics,
+    describe_columns,
+    find_topic,
+    format_column_lines,
+    format_columns_markdown,
+    format_table_markdown,
+    format_table_page,
+    get_page,
+    list_known_tables,
+)
 
 if TYPE_CHECKING:
-    from tracekit.model.tables import Column, Table
+    from tracekit.cli.report_outputs import OutputTarget
+    from tracekit.model.tables import Table
+
+_TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "schema")
 
 
-@click.command(name="tables", short_help="Show the tables and their columns.")
-@click.argument("name", required=False, metavar="[NAME]")
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@click.command(name="tables", cls=GroupedCommand, short_help="Show the tables and their columns.")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_TABLES_FIRST))
+@opt.add_results("tables", is_moved=True)
+@click.option("--markdown", is_flag=True, hidden=True, help="Same as --format md.")
 @opt.verbose
-def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
-    """Show a table: what a row of it is, and the type and meaning of each column. Without NAME, all."""
-    del verbose
-    from tracekit import analyses
-    from tracekit.model import tables as schema
+def command(*, name: str | None, requested: opt.RequestedOutputs, markdown: bool, verbose: bool) -> int:
+    """Show a table: the meaning of a row, and the type and meaning of each column. Without NAME, show all.
 
-    if name not in schema.TABLES:
-        analyses.load_all_analyses()
-    known = {**schema.TABLES, schema.ARGS.name: schema.ARGS}
-    if name is None:
-        text = _format_all_tables(markdown=markdown)
-    elif name in known:
-        text = _format_table_page(known[name], known[name].columns, markdown=markdown)
+    NAME may also be a column, a metric, a rule or a JSON Schema.
+    """
+    del verbose
+    from tracekit.cli import report_outputs as out
+
+    targets = out.list_targets(replace(requested, format="md") if markdown else requested)
+    if name is not None:
+        topic = find_topic(name, _TABLES_FIRST)
+        out.write_results(targets, topic.write)
     else:
-        names = [table.name for table in (*schema.RAW, schema.ARGS, *analyses.list_measured_tables())]
-        near = did_you_mean(name, names)
-        hint = "tracekit tables shows all"
-        if not near:
-            hint = f"one of {', '.join(names)}"
-        raise TracekitError(f"no table {name!r}{near}", hint)
-    terminal.write_output(text + "\n")
+        out.write_results(targets, _write_all_tables)
     return 0
 
 
-def _format_all_tables(*, markdown: bool) -> str:
+def _write_all_tables(target: OutputTarget) -> str | bytes:
+    """Write all tables for a target."""
+    from tracekit.cli.text_tables import encode_rows
+
+    tables = list_known_tables().values()
+    if target.format == "json":
+        values = [{"name": t.name, "row": t.row, "columns": describe_columns(t.columns)} for t in tables]
+        return json.dumps(values, indent=1) + "\n"
+    if target.format == "csv":
+        rows = [{"table": table.name, **row} for table in tables for row in describe_columns(table.columns)]
+        return encode_rows(rows, "csv")
+    return _format_all_tables(get_page(target), is_markdown=target.format == "md") + "\n"
+
+
+def _format_all_tables(page: Page, *, is_markdown: bool) -> str:
     """Format all tables; the key columns of measured tables are listed only once."""
     from tracekit.analyses import list_measured_tables
     from tracekit.model.tables import ARGS, KEYS, RAW
 
-    heading = "## " * markdown + "{}"
-    parts = [heading.format("Read from a trace"), *_format_table_pages((*RAW, ARGS), (), markdown=markdown)]
+    heading = "## " * is_markdown + "{}"
+    keys = describe_columns(KEYS)
+    parts = [heading.format("Read from a trace"), *_format_tables((*RAW, ARGS), (), page, is_markdown=is_markdown)]
     parts += [
         heading.format("Measured; every row begins with"),
-        _format_column_docs(KEYS, markdown=markdown),
-        *_format_table_pages(list_measured_tables(), KEYS, markdown=markdown),
+        format_columns_markdown(keys) if is_markdown else format_column_lines(keys, page),
+        *_format_tables(list_measured_tables(), KEYS, page, is_markdown=is_markdown),
     ]
     return "\n\n".join(parts)
 
 
-def _format_table_pages(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) -> list[str]:
+def _format_tables(tables: Iterable[Table], without: Iterable[str], page: Page, *, is_markdown: bool) -> list[str]:
     """Format each table with its columns, except those in `without`."""
     left_out = set(without)
     parts = []
     for table in tables:
-        described = {name: column for name, column in table.columns.items() if name not in left_out}
-        parts.append(_format_table_page(table, described, markdown=markdown))
+        rows = [row for row in describe_columns(table.columns) if row["column"] not in left_out]
+        parts.append(format_table_markdown(table, rows) if is_markdown else format_table_page(table, rows, page))
     return parts
-
-
-def _format_table_page(table: Table, described: Mapping[str, Column], *, markdown: bool) -> str:
-    """Format one table: name, meaning of a row, and columns."""
-    text = _format_column_docs(described, markdown=markdown)
-    if markdown:
-        return f"### `{table.name}`\nOne row: {table.row}.\n\n{text}"
-    return f"{table.name} — one row: {table.row}\n{text}"
-
-
-def _format_column_docs(described: Mapping[str, Column], *, markdown: bool) -> str:
-    """Format the columns as lines or as a Markdown table."""
-    if not markdown:
-        rows = [{"column": name, "type": column.dtype, "meaning": column.doc} for name, column in described.items()]
-        lines = format_text_columns(rows).splitlines()[1:]
-        return "\n".join("  " + line for line in lines)
-    lines = ["| column | type | meaning |", "|---|---|---|"]
-    for name, column in described.items():
-        doc = column.doc.replace("|", "\\|")
-        lines.append(f"| `{name}` | {column.dtype} | {doc} |")
-    return "\n".join(lines)

@@ -61,11 +61,16 @@ def find_gate_file(start: Path) -> Path | None:
     """Find the nearest file upwards from `start` that configures a gate; None if there is none."""
     for folder in (start, *start.parents):
         gate_file, project = folder / OWN_FILE, folder / PROJECT_FILE
-        if gate_file.is_file():
+        if gate_file.is_file() and not _has_only_options(_read_toml(gate_file)):
             return gate_file
         if project.is_file() and _get_gate_table(project, _read_toml(project)) is not None:
             return project
     return None
+
+
+def _has_only_options(content: Mapping[str, object]) -> bool:
+    """Check whether a file has options of `analyze`, and no gate."""
+    return "analyze" in content and not {"gate", "tool"} & content.keys()
 
 
 def read(path: Path) -> GateFile:
@@ -120,7 +125,7 @@ def _get_gate_table(path: Path, content: Mapping[str, object]) -> Mapping[str, o
     """Get the gate's table: `[tool.tracekit.gate]`, or `[gate]` in tracekit.toml."""
     gate = _get_table_entry(_get_table_entry(content.get("tool"), "tracekit"), "gate")
     if path.name != PROJECT_FILE:
-        _refuse_unknown_toml_keys(content, ("gate", "tool"), "the file")
+        _refuse_unknown_toml_keys(content, ("gate", "analyze", "tool"), "the file")
         gate = content.get("gate", gate)
     if gate is not None and not isinstance(gate, Mapping):
         raise TracekitError("gate is not a table", "write [tool.tracekit.gate]")

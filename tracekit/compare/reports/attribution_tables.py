@@ -346,8 +346,9 @@ def _make_kernel_changes_sheet(kernels: KernelChanges, word: str) -> Sheet:
 
 def summarize_kernel_changes(kernels: KernelChanges) -> str:
     """Summarize the kernels that changed most: `Kernels: flash_fwd −31.6 ms · …`; empty if none did."""
-    parts = []
-    for row in kernels.largest[:FIRST_SCREEN_KERNELS]:
-        if row.difference:
-            parts.append(f"{shorten_kernel_name(row.name)} {format_signed(row.difference, 'ns')}")
+    rows = [row for row in kernels.largest[:FIRST_SCREEN_KERNELS] if row.difference]
+    names = [shorten_kernel_name(row.name) for row in rows]
+    kinds = [name.partition(" (")[0] for name in names]
+    names = [kind if kinds.count(kind) == 1 else name for name, kind in zip(names, kinds, strict=True)]
+    parts = [f"{name} {format_signed(row.difference, 'ns')}" for name, row in zip(names, rows, strict=True)]
     return f"{'Host ops' if kernels.on_host else 'Kernels'}: {' · '.join(parts)}." if parts else ""

@@ -176,7 +176,7 @@ def find_counted_steps(side: ComparedSide, unit: Key = STEP_KEY) -> CountedSteps
     if not unmarked and STEP_KEY not in side.samples:
         return "a log has the times of steps and stages only: give profiles as well"
     if side.errors:
-        return f"an error of tracekit: {side.errors[0]}"
+        return f"an error in tracekit: {side.errors[0]}"
     if not side.measured:
         return "saved reports do not contain exclusive times: give the profiles, or the files that --save wrote"
     steps = _list_measured_steps(side, side.samples[WINDOW_KEY if unmarked else STEP_KEY])

@@ -20,7 +20,7 @@ from tracekit.model import failed_questions
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Columns, mask_value
-from tracekit.model.tables.frame import Bools, Frame, median_of, texts, where
+from tracekit.model.tables.frame import Bools, Frame, count_rows, median_of, texts, where
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements, derive_once
 
@@ -133,12 +133,17 @@ def _find_lost_device_work(measured: Measurements, steps: Frame) -> Bools:
 
 
 def _keep_needed_first_steps(left_out: Sequence[DroppedStep], steps: Frame) -> Iterator[DroppedStep]:
-    """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out."""
+    """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out.
+
+    Captures of one step are counted together, by run.
+    """
     by_step = {(step.run, step.step): step for step in left_out}
     numbers = zip(steps.values("run"), steps.values("step"), strict=True)
     dropped_of = [by_step.get((run or "", step)) for run, step in numbers]
-    capture = steps.group_by(*CAPTURE).number
-    counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(steps))
+    by_capture, by_run = steps.group_by(*CAPTURE), steps.group_by("run")
+    is_alone = by_capture.each(count_rows()) == 1
+    capture = np.where(is_alone, len(by_capture) + by_run.number, by_capture.number)
+    counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(by_capture) + len(by_run))
     needed = {
         step
         for step, number in zip(dropped_of, capture.tolist(), strict=True)

@@ -32,6 +32,7 @@ from tracekit.model.tables.frame import (
     first_of,
     max_of,
     mean_of,
+    min_of,
     sum_of,
     texts,
     where,
@@ -57,6 +58,9 @@ _CAPTURED = re.compile(r"capture\d+\Z")
 """Pattern of the part of a process that was captured several times."""
 
 
+LEAST_CAPTURES, MORE_LAUNCHES = 3, 1.05
+"""Captures of one step from which a warm-up capture can be recognized, and its launches relative to the most of the others."""
+
 FRACTIONAL_VALUES = frozenset({*PER_WORK, RANGE_CADENCE, LAUNCH_CADENCE})
 """Values of the job that need not be whole: work and cadences."""
 
@@ -72,7 +76,8 @@ def list_values_of_job(measured: Measurements) -> Frame:
     single one.
 
     - `step_time` (ns): wall of the step over all ranks. `stage_time` (ns): the longest rank, Σ over occurrences.
-    - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up).
+    - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up); without such, the first
+      capture of a run if it launches more than later ones.
     - `WORK_MARKS`: marks of a step from its device work (`step_kinds`). `compilations`: code compiled or loaded in a step.
     - `tokens`, `samples`, `images`: the count given for every step, else the one that the driver logged (Q22).
     - `out_of_memory`: failed memory requests in recorded histories, one row per run with a history.
@@ -237,7 +242,29 @@ def _mark_first_steps_of_window(measured: Measurements) -> Frame:
     by_capture = steps.group_by(*CAPTURE)
     is_first = (by_capture.position(steps.order("ts_ns")) == 0) & (by_capture.each(count_rows()) > 1)
     units = steps.filter(is_first).distinct(*UNIT).select(*UNIT)
-    return units.with_columns(name="first_of_window", value=1)
+    return concat([units, _find_warm_up_captures(measured)]).with_columns(name="first_of_window", value=1)
+
+
+def _find_warm_up_captures(measured: Measurements) -> Frame:
+    """Find the first step of runs whose captures hold one step each, if it launches more than later steps explain.
+
+    It launches 5 % more than each of at least two later steps, and exceeds them by more than three times what they
+    differ by: it creates optimizer states, captures graphs or fills caches. Columns: run, step, part.
+    """
+    steps = _identify_units(measured, measured.frame("steps"))
+    steps = steps.filter(steps.is_in("origin", ("profiler", "file")))
+    is_alone = steps.group_by(*CAPTURE).each(count_rows()) == 1
+    runs = steps.group_by("run")
+    steps = steps.filter(np.bincount(runs.number, ~is_alone, len(runs))[runs.number] == 0)
+    units = steps.group_by(*UNIT).agg(ts_ns=min_of("ts_ns"), launches=sum_of("launch_count"), ranks=count_rows())
+    firsts = []
+    for of_run in units.sort("ts_ns").group_by("run").frames():
+        launches = of_run.number("launches", missing=0.0) / of_run["ranks"]
+        if len(launches) >= LEAST_CAPTURES:
+            most, least = launches[1:].max(), launches[1:].min()
+            if launches[0] > MORE_LAUNCHES * most and launches[0] - most > 3 * (most - least):
+                firsts.append(of_run.head(1).select(*UNIT))
+    return concat(firsts) if firsts else units.head(0).select(*UNIT)
 
 
 def _mark_steps_by_device_work(measured: Measurements) -> Frame:

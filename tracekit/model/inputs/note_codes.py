@@ -102,7 +102,7 @@ CODES: Mapping[str, str] = {
     "forbidden": "the system does not let us read it; errno",
     "foreign-database": "a SQLite database, but not an export of nsys",
     "hidden": "its name begins with a dot",
-    "internal-error": "an error of tracekit; error: its class",
+    "internal-error": "an error in tracekit; error: its class",
     "interrupted-export": "a database whose first page nsys never wrote",
     "lfs-pointer": "a pointer of Git LFS in place of the file",
     "link": "a link that leads nowhere, in a circle, or to a file that is read under its own name",

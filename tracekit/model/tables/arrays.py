@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.display import NamedFrames
 from tracekit.model.records import dataclass
 from tracekit.model.system.lazy_pandas import pd
 
@@ -211,7 +212,7 @@ class Columns:
         return Columns(self.length, {**self.arrays, column: Coded(array.codes, texts)})
 
 
-class Frames(Mapping[str, "pd.DataFrame"]):
+class Frames(NamedFrames):
     """Tables as frames, each made on first access."""
 
     def __init__(self, tables: Mapping[str, Columns | pd.DataFrame]) -> None:

@@ -11,9 +11,9 @@ from math import log
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Unit
+from tracekit.model.text.wrapping import shorten_middle
 from tracekit.model.units import Scale, append_unit_label, choose_scale, format_cell, format_quantity
 from tracekit.render.charts.marks import Mark, to_plain_number
-from tracekit.render.escape import shorten_middle
 
 _LABEL = 18
 _WHOLE = ("id", "count", "text")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from unicodedata import east_asian_width
 
-from tracekit.render.escape import make_printable, shorten_middle
+from tracekit.model.text.wrapping import shorten_middle
+from tracekit.render.escape import make_printable
 
 FONT = 12
 """Font size of all text in a chart, in chart units; must match the style sheet."""
