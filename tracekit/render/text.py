@@ -219,7 +219,7 @@ def _format_text_cautions(report: Report, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     label = "Note: "
     for caution in report.cautions:
-        lines += _label_lines(label, "bold", _wrap_text(make_printable(caution, phrases.SENTENCE), width - 6), 8)
+        lines += _label_lines(label, "bold", _wrap_text(make_printable(caution, phrases.SENTENCE), width - 8), 8)
         label = " " * len(label)
     if lines:
         lines.append([])

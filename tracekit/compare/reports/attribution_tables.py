@@ -53,7 +53,7 @@ _PAIRS = {"step": "Confidence intervals use pairs of steps.", "run": "Confidence
 _CAPTION = (
     "Each instant of a step is counted once, so the changes add up; their confidence intervals do not. The table shows "
     "where the time went, not why: shortening work that overlaps with other work saves nothing. Wait at step end: how much "
-    "longer the slowest rank takes than the mean rank."
+    "longer the last rank takes than the mean rank."
 )
 
 _CALLS = "Calls per step and rank; for idle time its gaps."

@@ -43,7 +43,7 @@ class TransferChange:
     """Collectives of one stage and kind on both sides: (transfer, wait, not split) per step and rank.
 
     These are whole durations, including overlap with other work. `waited_for` is the rank for which the wait of all
-    ranks changed most, with that wait on both sides; None if clocks do not tell who came last.
+    ranks changed most, with that wait on both sides; None if the clocks do not show the last rank.
     """
 
     stage: str

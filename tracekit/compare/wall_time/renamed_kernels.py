@@ -26,7 +26,7 @@ def rename_replaced_kernels(rows: Frame) -> Frame:
     """Give kernels that replace one another the same name, `before → after`.
 
     `rows` are the slots of both sides (columns `KEYS`, half, unit, ns, count). Kernels without a launching op
-    replace one another if a stage holds each on one side only, and calls both equally often per step.
+    replace one another if each is on one side of a stage only, and calls both equally often per step.
     """
     before, after = (_measure_unlaunched_kernels(rows.filter(rows["half"] == half)) for half in (0, 1))
     renamed = dict(_match_renamed_kernels(before, after))

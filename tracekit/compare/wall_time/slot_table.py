@@ -168,9 +168,9 @@ def _measure_stage_times(rows: Frame, halves: Sequence[SlotHalf]) -> tuple[Stage
 
 
 def find_counted_steps(side: ComparedSide, unit: Key = STEP_KEY) -> CountedSteps | str:
-    """Find the steps of a side that count, or its recordings; else the reason why there are none.
+    """Find the steps of a side that count, or its recordings, or the reason why there are none.
 
-    All of them are measured. Recordings without step marks are shared out over the `unit`s of work in them.
+    All are measured. Recordings without step marks are shared out over the `unit`s of work in them.
     """
     unmarked = has_no_steps(side)
     if not unmarked and STEP_KEY not in side.samples:
@@ -211,7 +211,7 @@ def _share_out_recordings(steps: CountedSteps, unit: Key) -> CountedSteps | str:
 
 
 def _list_measured_steps(side: ComparedSide, samples: MetricSamples) -> CountedSteps | str:
-    """List the steps, or recordings, of samples, all of them measured; else the reason why they are not."""
+    """List the steps, or recordings, of samples, or the reason why they are not all measured."""
     measured_walls = _collect_step_walls(side.measured)
     keys, runs, walls = [], [], []
     for number, (steps, values) in enumerate(zip(samples.steps, samples.values, strict=True)):

@@ -47,7 +47,7 @@ def _find_rank_waited_for(before: Mapping[int, float], after: Mapping[int, float
 
 
 def _average_waits_by_last_rank(steps: CountedSteps) -> dict[tuple[str, str], dict[int, float]]:
-    """Average the wait for each rank that came last, by stage and op: per step and rank, as `TRANSFER_PARTS`."""
+    """Average the wait for each last rank, by stage and op: per step and rank, as `TRANSFER_PARTS`."""
     waits: dict[tuple[str, str], dict[int, float]] = {}
     for rows in _share_collectives(steps):
         last = rows.filter(rows["is_last"] & ~rows.is_missing("rank"))

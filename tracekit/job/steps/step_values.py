@@ -246,7 +246,7 @@ def _mark_first_steps_of_window(measured: Measurements) -> Frame:
 
 
 def _find_warm_up_captures(measured: Measurements) -> Frame:
-    """Find the first step of runs whose captures hold one step each, if it launches more than later steps explain.
+    """Find the first step of runs whose captures contain one step each, if it launches more than later steps explain.
 
     It launches 5 % more than each of at least two later steps, and exceeds them by more than three times what they
     differ by: it creates optimizer states, captures graphs or fills caches. Columns: run, step, part.

@@ -50,7 +50,7 @@ def make_pull_request_comment(
 
 
 def make_comment_marker(base: str, opt: str) -> str:
-    """Make the hidden first line. It contains only a digest, so that no side name can break out of it.
+    """Make the hidden first line. It contains only a digest: a side name cannot escape from it.
 
     >>> make_comment_marker("main", "pr")
     '<!-- tracekit:compare:ff9ec133d011 -->'
