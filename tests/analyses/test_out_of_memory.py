@@ -122,7 +122,7 @@ def test_what_others_hold_is_named_from_a_tenth_of_the_card_on_if_the_request_wo
     assert (row["cause"], row.get("outside_bytes")) == (cause, outside and outside * MIB)
     assert (row["card_bytes"], row["card_origin"]) == (size * MIB, "given")
     told = {m.name: m.label for m in found.findings[0].evidence}
-    assert told["card_bytes"] == "card, given"
+    assert told["card_bytes"] == "GPU memory, given"
 
 
 @pytest.fixture(scope="module")

@@ -193,7 +193,7 @@ def test_one_side_alone_tells_its_rates(tmp_path, call):
         found = compare_paths([given_], [given_], ONE).comparison
         # The first step does not count: 2,020 µs / 20.
         assert change_of(found, "time_per_image").base == pytest.approx(101_000)
-    with pytest.raises(TracekitError, match="a saved report holds the work of its steps"):
+    with pytest.raises(TracekitError, match="the work of a saved report's steps is fixed"):
         compare_paths([told], [told], ONE, work=({"images": 5.0}, {"images": 5.0}))
     again = compare_paths([saved], [saved], ONE, work=({"images": 20.0}, {"images": 20.0}))
     assert change_of(again.comparison, "time_per_image").base == pytest.approx(50_500)

@@ -49,7 +49,7 @@ def test_steps_whose_host_ran_ahead_do_not_count(tmp_path):
     assert told(result) == [(1, AHEAD), (2, AHEAD)]
     assert headline(result)["step_wall"] == pytest.approx(96_000)
     text = " ".join(result.report.identity)
-    assert "steps 3–5 of 1–5 (1, 2: the host ran ahead of its device work)" in text
+    assert "steps 3–5 of 1–5 (1, 2: out of step with its device work: the host ran ahead)" in text
 
 
 def test_steps_that_a_person_chose_all_count(tmp_path):

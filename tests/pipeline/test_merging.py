@@ -165,6 +165,6 @@ def test_merging_changes_none_of_its_parts(two_runs):
 
 @pytest.mark.parametrize("options", [{"ranks": "0"}, {"steps": "1"}, {"stages": ("gen",)}])
 def test_what_was_saved_is_not_cut_and_that_is_said(two_runs, options):
-    with pytest.raises(TracekitError, match="what was saved cannot be cut"):
+    with pytest.raises(TracekitError, match="saved results cannot be limited"):
         analyze_uncached(two_runs / "base.tkm", Options(**options, questions=QUESTIONS))
     assert analyze_uncached(two_runs / "base.tkm", Options(exclude=("*.bak",), questions=QUESTIONS)).report

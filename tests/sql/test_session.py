@@ -391,7 +391,7 @@ def test_saved_measurements_hold_measured_tables_and_say_so_of_raw_ones(tmp_path
     saved_measurements.save(run.measure_all([str(SIMULATED)], Options()), tmp_path / "run.tkm")
     statement = "SELECT * FROM kernels"
     assert answer(statement, tmp_path / "run.tkm") == answer(statement, SIMULATED)
-    with pytest.raises(TracekitError, match="saved measurements hold no raw table") as caught:
+    with pytest.raises(TracekitError, match="saved measurements contain no raw tables") as caught:
         answer("SELECT name FROM device_ops", tmp_path / "run.tkm")
     assert "\n" not in str(caught.value)
 

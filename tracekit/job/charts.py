@@ -106,7 +106,7 @@ def _select_unit_rows(rows: Frame, unit: Mapping[str, Any]) -> Frame:
 
 
 def _choose_rank_work(measured: Measurements, stages: Frame, unit: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-    """Choose the number that distinguishes the processes of a step, and its label: own work, else time in stages."""
+    """Choose the number that distinguishes the processes of a step, and its label: own work, or time in stages."""
     work = _select_unit_rows(measure_own_work_of_ranks(measured), unit)
     own_ns = _sum_values_by_name(work.with_columns(who=_name_row_processes(work)), "own_ns")
     length = _sum_values_by_name(stages, "dur_ns")

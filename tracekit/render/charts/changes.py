@@ -81,7 +81,7 @@ def _format_factor(value: Fraction) -> str:
 
 
 def _draw_whisker(mark: Mark, factors: LogAxis, rows: RowLayout, tone: str) -> tuple[LineStroke, ...]:
-    """Draw an interval as a line with caps, or with arrows if it exceeds the plot; empty if it is outside."""
+    """Draw an interval: a line with caps, or with arrows if it exceeds the plot; empty if it is outside."""
     if mark.start is None or mark.end is None or mark.end <= 0 or mark.start > mark.end:
         return ()
     low = factors.project(mark.start) if mark.start > 0 else -1.0
