@@ -77,7 +77,7 @@ def test_time_outside_stages_has_a_name_where_others_are_in_one():
         ("", "step_end", "", "", ""): (3, 3, 0, 0),
     }  # fmt: skip
     assert shown(attributed(slots).ops).keys() == {
-        ("gen", "aten::mm"), ("(no stage)", "aten::add"), ("", "wait at step end"),
+        ("gen", "aten::mm"), ("(outside any stage)", "aten::add"), ("", "wait at step end"),
     }  # fmt: skip
     del slots[compute("aten::mm", stage="gen")]
     assert shown(attributed(slots).ops).keys() == {("", "aten::add"), ("", "wait at step end")}

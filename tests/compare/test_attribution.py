@@ -67,7 +67,7 @@ def test_rows_are_means_over_ranks_and_close_on_the_longest_rank(tmp_path):
     assert by_what(found.ops) == {
         ("gen", "aten::mm"): (50_000, 20_000, -30_000),
         ("gen", "no op (Python)"): (20_000, 20_000, 0),
-        ("(no stage)", "no op (Python)"): (40_000, 40_000, 0),
+        ("(outside any stage)", "no op (Python)"): (40_000, 40_000, 0),
         ("", "wait at step end"): (10_000, 10_000, 0),
     }
     assert found.ops[0].by_duration == -30_000

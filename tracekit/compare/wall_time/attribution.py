@@ -66,7 +66,7 @@ RESIDUAL_TITLES = {
 COUNTED_CLASSES = ("compute", "collective", "memcpy", "memset", "host")
 """Classes of slots that have a number of calls."""
 
-OUTSIDE = "(no stage)"
+OUTSIDE = "(outside any stage)"
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 
