@@ -89,7 +89,7 @@ def test_numbered_captures_with_step_ranges_take_their_numbers_from_these(tmp_pa
     report = tracekit.analyze(tmp_path, questions=QUESTIONS)
     assert [row["step"] for row in rows(report, "steps", "steps")] == [7, 9]
     (caveat,) = section(report, "steps").caveats
-    assert "told by the ranges `step n`" in caveat
+    assert "the ranges `step n` in it identify" in caveat
 
 
 def test_memory_is_what_was_got_from_the_driver_never_called_what_pytorch_allocated(tmp_path):

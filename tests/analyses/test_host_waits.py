@@ -264,7 +264,7 @@ def gloo(name):
 ])  # fmt: skip
 def test_adam_without_foreach_is_found_and_its_tensors_counted(name):
     (found,) = of(gloo(name), "unfused-optimizer")
-    assert found.claim == "AdamW.step takes 290 ops for 29 tensors"
+    assert found.claim == "AdamW.step runs 290 ops for 29 tensors"
     assert evidence(found)["per_tensor"] == 10
 
 

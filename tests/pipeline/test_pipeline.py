@@ -78,7 +78,7 @@ def test_load_takes_one_file(profile):
         (lambda p: None, "No such file", "tracekit inspect"),
         (lambda p: p.write_bytes(b""), "holds no text", "tracekit inspect"),
         (lambda p: p.write_bytes(b"PK\x03\x04 a zip"), "its zip stream is empty, cut off or damaged", ""),
-        (lambda p: p.write_bytes(gzip.compress(b'{"a": 1}')), "no format", "inspect"),
+        (lambda p: p.write_bytes(gzip.compress(b'{"a": 1}')), "not a format", "inspect"),
         (lambda p: p.write_bytes(b'{"traceEvents": [{"ph": "X", "ts"'), "no complete event", ""),
         (lambda p: p.write_bytes(b'{"traceEvents": 5}'), "no array of events", ""),
     ],

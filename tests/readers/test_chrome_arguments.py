@@ -102,7 +102,7 @@ def test_an_argument_of_no_row_of_a_table_is_missing_in_all_of_them(load):
 def test_an_unknown_argument_names_those_there_are(load):
     with pytest.raises(TracekitError, match="no argument 'nope' was read") as caught:
         load(ops("Seq", 1)).arg("nope", "host_ops")
-    assert caught.value.hint == "read: Seq"
+    assert caught.value.hint == "there are: Seq"
 
 
 def test_a_table_that_is_not_there_is_an_error_for_its_arguments(load):

@@ -171,5 +171,5 @@ def test_a_directory_gives_its_timelines_and_leaves_other_files_aside(tmp_path):
 
 
 def test_load_says_what_a_file_is_that_it_does_not_read(tmp_path):
-    with pytest.raises(TracekitError, match="no format"):
+    with pytest.raises(TracekitError, match="not a format"):
         load(put(tmp_path, [[1, 2], [3, 4]]))
