@@ -75,7 +75,7 @@ verbose = click.option(
     "--verbose",
     is_flag=True,
     callback=terminal.set_verbose,
-    help="Show all rows and sections; on an error, show the stack.",
+    help="Show all sections; on an error, show the stack. --top sets the rows per table.",
 )
 
 
@@ -289,6 +289,15 @@ cluster = chain_decorators(
         help="With Ray: read PATTERN on each node; ~ and $VARIABLES expand there. Repeatable.",
     ),
 )
+
+
+class Percent(click.FloatRange):
+    """A number of per cent, with or without the sign."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a number of per cent."""
+        number: Any = value.rstrip(" %") if isinstance(value, str) else value
+        return super().convert(number, param, ctx)
 
 
 _WORK = {

@@ -51,12 +51,12 @@ def parse_numbers(text: str) -> frozenset[int]:
         piece = part.strip()
         ends = re.fullmatch(r"([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?", piece)
         if ends is None:
-            raise TracekitError(f"{make_displayable(piece)!r} is not a number or a range", "try 0-3,7")
+            raise TracekitError(f"{make_displayable(piece)!r} is not a number or a range", "write it like 0-3,7")
         low, high = int(ends[1]), int(ends[2] or ends[1])
         if high < low:
-            raise TracekitError(f"the range {make_displayable(piece)} ends before it begins", "try 0-3,7")
+            raise TracekitError(f"the range {make_displayable(piece)} ends before it begins", "write it like 0-3,7")
         if high - low >= _LONGEST_RANGE:
-            raise TracekitError(f"the range {make_displayable(piece)} is too long", "try 0-3,7")
+            raise TracekitError(f"the range {make_displayable(piece)} is too long", "write it like 0-3,7")
         numbers.update(range(low, high + 1))
     return frozenset(numbers)
 

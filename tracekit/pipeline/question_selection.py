@@ -15,8 +15,8 @@ from tracekit.model.text.labels import did_you_mean
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.wire_format.worker_tables import chain_attribute
 
-ALWAYS_MEASURED = frozenset({"captures", "stages", "steps"})
-"""Tables that nearly every question and the summary read; the questions that fill them are always measured."""
+ALWAYS_MEASURED = frozenset({"captures", "gpu_time", "stages", "steps"})
+"""Tables that the summary and the rules on warm-up steps read; the questions that fill them are always measured."""
 
 SHARED_TABLES = frozenset({"metrics", "quality"})
 """Tables that several questions fill, each with its own rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.text.wrapping import is_prose, shorten_name
@@ -9,6 +11,9 @@ from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell
 from tracekit.render.escape import make_printable
 from tracekit.render.phrases import SENTENCE
 from tracekit.render.ranks import merge_similar_ranks
+
+INTERVAL_COLUMNS = ("difference", "low", "high")
+"""Columns that readers compare with one another."""
 
 NAME_LIMIT = 160
 """Longest name in a table, in characters; machine-readable outputs keep it whole."""
@@ -42,9 +47,7 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
     The scale of a column depends on all rows, shown or not.
     """
     sheet = merge_similar_ranks(sheet, limit)
-    scales = []
-    for index, heading in enumerate(sheet.headings):
-        scales.append(choose_scale((row[index] for row in sheet.rows), heading.unit))
+    scales = [choose_scale(values, heading.unit) for heading, values in _pair_scaled_values(sheet)]
     rows: list[tuple[str, ...]] = []
     for row in sheet.rows if limit is None else sheet.rows[: max(limit, 0)]:
         cells = zip(row, scales, strict=True)
@@ -57,6 +60,15 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
         omitted=sheet.omitted,
         caption=make_printable(sheet.caption, 2_000),
     )
+
+
+def _pair_scaled_values(sheet: Sheet) -> Iterator[tuple[Heading, Iterator[Cell]]]:
+    """Pair each heading with the values that set its scale: a change and its interval share one."""
+    together = [place for place, heading in enumerate(sheet.headings) if heading.name in INTERVAL_COLUMNS]
+    for place, heading in enumerate(sheet.headings):
+        shared = [other for other in together if sheet.headings[other].unit == heading.unit]
+        places = shared if place in together else [place]
+        yield heading, (row[other] for row in sheet.rows for other in places)
 
 
 def format_grid_cell(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:

@@ -101,7 +101,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 @opt.drop_first
 @click.option(
     "--min-effect",
-    type=click.FloatRange(min=0, max=10),
+    type=opt.Percent(min=0, max=10),
     default=3.0,
     show_default=True,
     metavar="PERCENT",
@@ -109,7 +109,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 )
 @click.option(
     "--level",
-    type=click.FloatRange(min=50, max=99.99),
+    type=opt.Percent(min=50, max=99.99),
     default=95.0,
     show_default=True,
     metavar="PERCENT",

@@ -89,14 +89,17 @@ def command(  # noqa: PLR0913 - what is given, one by one
     return gate_options.get_gate_status(rules, outcomes)
 
 
+_BUDGET_HINT = """in tracekit.toml: [[gate.rule]], metric = "step_time", max = "20ms\""""
+
+
 def _refuse_untestable_rules(rules: GateRules, *, self_test: bool) -> None:
     """Raise `TracekitError` if no rule applies to a single profile."""
     if not rules:
-        raise TracekitError("no rule is set", "--fail-on 'step_time>3%', or a tracekit.toml")
+        raise TracekitError("no rule is set", _BUDGET_HINT)
     if not (self_test or any(rule.test == "budget" for rule in rules.rules)):
         raise TracekitError(
             "every rule is about a change, which needs a baseline",
-            "tracekit compare BASE OPT, or rules with max = or min =",
+            f"tracekit compare BASE OPT; or a budget, {_BUDGET_HINT}",
         )
 
 

@@ -164,8 +164,10 @@ class _StatementRunner:
     def __init__(
         self, paths: tuple[str, ...], options: Options, memory: str | None, form: RowOutput, *, quiet: bool
     ) -> None:
+        from tracekit.discover.arguments import refuse_missing
         from tracekit.pipeline import sql_session, table_reading
 
+        refuse_missing(paths)
         self.has_failed = False
         self._paths, self._options, self._form, self._quiet = paths, options, form, quiet
         self.session = sql_session.open_sql_session(self._load, memory, options.jobs)

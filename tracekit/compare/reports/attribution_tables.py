@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.compare.comparison import Change
+from tracekit.compare.wall_time.attribution import RESIDUAL_TITLES
 from tracekit.compare.wall_time.attribution_rows import (
     Attribution,
     AttributionRow,
@@ -15,7 +16,7 @@ from tracekit.compare.wall_time.attribution_rows import (
     shorten_attribution_rows,
 )
 from tracekit.compare.wall_time.kernels import SHIFT_CLASSES
-from tracekit.compare.wall_time.slot_table import SHARED_UNITS
+from tracekit.compare.wall_time.slot_table import SHARED_UNITS, STEP_END
 from tracekit.compare.work_units import name_samples
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
 from tracekit.model.metrics import LAUNCH_CADENCE, RANGE_CADENCE, UNPROFILED
@@ -50,11 +51,14 @@ _HOW = Heading(
 
 _PAIRS = {"step": "Confidence intervals use pairs of steps.", "run": "Confidence intervals use pairs of runs."}
 
-_CAPTION = (
-    "Each instant of a step is counted once, so the changes add up; their confidence intervals do not. The table shows "
-    "where the time went, not why: shortening work that overlaps with other work saves nothing. Wait at step end: how much "
-    "longer the last rank takes than the mean rank."
+_SUM = "Each instant of a step is counted once, so the changes add up."
+_SUM_WITH_INTERVALS = (
+    "Each instant of a step is counted once, so the changes add up; their confidence intervals do not."
 )
+_WHERE_NOT_WHY = (
+    "The table shows where the time went, not why: shortening work that overlaps with other work saves nothing."
+)
+_STEP_END = "Wait at step end: how much longer the last rank takes than the mean rank."
 
 _CALLS = "Calls per step and rank; for idle time its gaps."
 
@@ -70,12 +74,16 @@ def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet
     per_unit = f" per {_name_unit(step)}" if step.name in SHARED_UNITS else ""
     title = f"{title_attribution(step)} (adds up to {change}{per_unit})"
     kernels = summarize_kernel_changes(origin.kernels)
-    notes = (explain_profiled_parts(origin, step), kernels, _CAPTION, _PAIRS.get(origin.paired or ""))
-    sheet = _make_attribution_sheet(
-        "overview",
-        title,
-        shorten_attribution_rows(origin.ops, FIRST_SCREEN_PARTS),
-        _describe_collective_changes(origin),
+    rows = shorten_attribution_rows(origin.ops, FIRST_SCREEN_PARTS)
+    sheet = _make_attribution_sheet("overview", title, rows, _describe_collective_changes(origin))
+    has_intervals = any(row.low is not None for row in rows)
+    notes = (
+        explain_profiled_parts(origin, step),
+        kernels,
+        _SUM_WITH_INTERVALS if has_intervals else _SUM,
+        _WHERE_NOT_WHY,
+        _STEP_END if any(row.what == RESIDUAL_TITLES[STEP_END] for row in rows) else "",
+        _PAIRS.get(origin.paired or ""),
     )
     return replace(sheet, caption=" ".join(note for note in notes if note))
 
