@@ -255,9 +255,9 @@ def choose_pairing(
 ) -> tuple[Pairing | None, tuple[str, ...]]:
     """Choose the declared pairing, or None with a note if the samples do not fit it."""
     if declared == "step" and not _has_same_steps(base, opt):
-        return None, ("steps could not be paired: the sides hold different ones",)
+        return None, ("steps could not be paired: the sides have different steps",)
     if declared == "run" and len(base.runs) != len(opt.runs):
-        return None, ("runs could not be paired: the sides hold different numbers",)
+        return None, ("runs could not be paired: the sides have different numbers of runs",)
     return declared, ()
 
 

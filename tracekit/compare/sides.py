@@ -240,11 +240,11 @@ def _read_input_values(part: ComparedInput) -> Frame:
 def _coerce_value_types(label: str, columns: Mapping[str, list[Any]]) -> Frame:
     """Coerce texts and numbers of columns, whatever a saved report has there."""
     if not all(step is None or _is_step_number(step) for step in columns["step"]):
-        raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
+        raise TracekitError(f"{label}: has a step that is not a whole number", _HINT)
     if not all(cell is None or isinstance(cell, int | float) for cell in columns["value"]):
-        raise TracekitError(f"{label}: holds a value that is no number", _HINT)
+        raise TracekitError(f"{label}: has a value that is not a number", _HINT)
     measured = [_discard_impossible_value(cell) for cell in columns["value"]]
-    # Ranks are texts too: they only have to be told apart.
+    # Ranks are texts too: they only have to be distinguished.
     labels = {name: columns[name] for name in COLUMNS if name not in ("step", "value")}
     coerced = {name: texts([None if cell is None else str(cell) for cell in cells]) for name, cells in labels.items()}
     return Frame.from_columns({**coerced, "step": numbers(columns["step"]), "value": numbers(measured)})

@@ -56,7 +56,7 @@ _CAPTION = (
     "longer the last rank takes than the mean rank."
 )
 
-_CALLS = "Calls per step and rank; for idle time its gaps."
+_CALLS = "Calls per step and rank; for idle time, the number of gaps."
 
 
 def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet | None:
@@ -102,8 +102,8 @@ def explain_profiled_parts(origin: Attribution, step: Change) -> str:
     profiled = _format_times_and_change(origin.base, origin.opt, origin.opt - origin.base)
     answer = _format_times_and_change(step.base, step.opt, step.difference or 0.0)
     return (
-        f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
-        "whose parts nothing recorded."
+        f"The table splits the profiled step, {profiled}. The verdict is about the un-profiled step, {answer}, "
+        "whose parts were not recorded."
     )
 
 

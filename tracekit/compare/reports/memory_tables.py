@@ -177,7 +177,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
     change = format_signed(sites.opt - sites.base, "bytes", 4)
     return Sheet(
         f"memory-sites-{sites.moment}",
-        f"What holds it {_AT[sites.moment]}, {sites.who}",
+        f"Memory by allocation site {_AT[sites.moment]}, {sites.who}",
         headings,
         tuple(_format_memory_site(site) for site in shorten_sites(sites.rows, SHOWN)),
         caption=f"Requested bytes; the changes of all rows add up to {change}.",
@@ -209,7 +209,7 @@ def _make_memory_categories_sheet(sites: MemorySites) -> Sheet | None:
     ]
     return Sheet(
         f"memory-categories-{sites.moment}",
-        f"What it is for {_AT[sites.moment]}, {sites.who}",
+        f"Memory by category {_AT[sites.moment]}, {sites.who}",
         (Heading("category", "for"), *_CHANGED),
         tuple(rows),
         caption=f"The changes add up to {format_signed(sites.opt - sites.base, 'bytes', 4)}.",
@@ -247,7 +247,7 @@ def _list_memory_caveats(memory: MemoryChange) -> Iterator[str]:
     if before and before == after:
         yield f"memory ran out {before:,} {choose_plural(before, 'time')} on both sides"
     if any(site.kind == "rest" for sites in memory.sites for site in sites.rows):
-        yield "a snapshot with more places names its largest ones: those that are named may hold a little more among the smaller ones"
+        yield "a snapshot with many places lists only the largest: a listed place may own a little more memory among the rest"
     yield "bytes are requested bytes unless a heading says otherwise; snapshots cover PyTorch's allocator only"
 
 
@@ -258,7 +258,7 @@ def _build_memory_charts(comparison: Comparison, memory: MemoryChange) -> Iterat
     sites = memory.sites[0]
     parts = [(site.site, float(site.difference)) for site in shorten_sites(sites.rows, BARS) if site.difference]
     if parts:
-        name = (f"memory-{sites.moment}", f"What holds it {_AT[sites.moment]}", "memory")
+        name = (f"memory-{sites.moment}", f"Memory by allocation site {_AT[sites.moment]}", "memory")
         sides = (comparison.base, comparison.opt)
         yield make_waterfall(name, sides, (sites.base, sites.opt), parts, "bytes")
 

@@ -365,4 +365,4 @@ def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -
         total = sum(getattr(row, name) for row in rows)
         assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
     effects = sum(row.by_count + row.by_duration for row in rows)
-    assert abs(effects - (opt - base)) < slack, "both effects are all of the change"
+    assert abs(effects - (opt - base)) < slack, "the effects of count and duration do not add up to the change"
