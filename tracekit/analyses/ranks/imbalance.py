@@ -447,7 +447,7 @@ def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, mo
     share = divide_or_none(most_ns, step_ns)
     of_step = f" ({format_quantity(share, 'ratio')} of it)" if share is not None else ""
     parts = [
-        "Per step; wall of the stage less time blocked in collectives, less the median of all ranks.",
+        "Per step: wall time of the stage minus time blocked in collectives, minus the median over all ranks.",
         f"The longest is {format_quantity(most_ns, 'ns')} a step{of_step} beyond it.",
         "All numbers are in the table of own work by stage and rank.",
     ]

@@ -44,8 +44,8 @@ _TIMES = parse_headings("""
 _HOW = Heading(
     "how",
     "how",
-    doc="Whether there are more or fewer calls, or longer or shorter ones; for communication the change of "
-    "the transfer and of the wait for other ranks, including overlapped time.",
+    doc="Whether the number or the length of the calls changed. For communication: the change of the transfer "
+    "and of the wait for other ranks, including overlapped time.",
 )
 
 _PAIRS = {"step": "Confidence intervals use pairs of steps.", "run": "Confidence intervals use pairs of runs."}
