@@ -217,7 +217,7 @@ def _name_lifetime(low_ns: int | None, high_ns: int) -> str:
 
 def _make_lifetime_table(measured: Measurements) -> Sheet:
     headings = parse_headings("""
-        lived | lived
+        lived | lifetime
         block_count | allocations | count
         size_bytes | requested | bytes | Sum over all snapshots.
         share_ratio | share | ratio | Of all requested memory.

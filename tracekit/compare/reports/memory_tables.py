@@ -168,7 +168,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
     headings = (
         *parse_headings("""
             site | place in the program | text | File and function; lines and folders are ignored.
-            state | is
+            state | state
         """),
         *_CHANGED,
         Heading("base_blocks", "blocks before", "count"),
@@ -218,7 +218,12 @@ def _make_memory_categories_sheet(sites: MemorySites) -> Sheet | None:
 
 def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
     """Make the table of the sites that changed most in other processes and on other devices."""
-    headings = (Heading("who", "process"), Heading("site", "place in the program"), Heading("state", "is"), *_CHANGED)
+    headings = (
+        Heading("who", "process"),
+        Heading("site", "place in the program"),
+        Heading("state", "state"),
+        *_CHANGED,
+    )
     rows: list[tuple[Cell, ...]] = []
     for sites in memory.elsewhere:
         places = [site for site in sites.rows if site.kind == "place" and site.difference]
