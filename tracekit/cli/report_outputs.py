@@ -35,12 +35,12 @@ class OutputTarget:
 
     @property
     def printed(self) -> bool:
-        """Whether it goes to standard output."""
+        """Whether it is written to standard output."""
         return self.path == STANDARD_OUTPUT
 
     @property
     def width(self) -> int | None:
-        """Width of the terminal it goes to; None for files and pipes."""
+        """Width of its terminal; None for files and pipes."""
         return terminal.get_page_width()[0] if self.printed else None
 
 
@@ -76,7 +76,7 @@ def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarg
     elif path != STANDARD_OUTPUT:
         check_writable(path)
     elif name in _NEVER_PRINTED:
-        raise TracekitError(f"{name} goes to a file", f"-o {_NEVER_PRINTED[name]}")
+        raise TracekitError(f"{name} needs a file", f"-o {_NEVER_PRINTED[name]}")
     elif name == GITHUB:
         path = STANDARD_ERROR
     return OutputTarget(name, path)
@@ -129,7 +129,7 @@ def _parse_export(text: str, requested: RequestedOutputs) -> OutputTarget:
 def write_results(
     targets: Sequence[OutputTarget], make_output: Callable[[OutputTarget], str | bytes], *, quiet: bool = False
 ) -> None:
-    """Write what `make_output` returns for each target, and print which files were written unless `quiet`."""
+    """Write the result of `make_output` for each target, and print which files were written unless `quiet`."""
     for target in targets:
         output = make_output(target)
         if target.printed:

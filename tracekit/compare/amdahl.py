@@ -1,4 +1,4 @@
-"""Amdahl's law: the step speedup from one stage alone if all else stays as it is, with its interval."""
+"""Amdahl's law: the step speedup from one stage alone if all other work stays the same, with its interval."""
 
 from __future__ import annotations
 

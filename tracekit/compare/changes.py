@@ -92,7 +92,7 @@ _HEADLINE_RANKS = {
     RANGE_CADENCE: 1,
     LAUNCH_CADENCE: 1,
 }
-"""Sort rank of the metrics that precede all others; within rank 1 the longest comes first."""
+"""Sort rank of the metrics that precede all others; within rank 1 the longest is first."""
 
 
 @dataclass(frozen=True, slots=True)

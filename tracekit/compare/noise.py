@@ -36,7 +36,7 @@ _HINT = "write it again: tracekit noise RUN… -o noise.json"
 class NoiseFile:
     """Noise of each metric, with the fingerprint of the calibrated runs and the version of tracekit.
 
-    `runs` are their names, `spans` tell when they ran; `notes` describe how they were recorded.
+    `runs` are their names, `spans` are their start and end times; `notes` describe how they were recorded.
     """
 
     metrics: Mapping[Key, Noise]
@@ -97,7 +97,7 @@ def check_noise_fits(noise: NoiseFile | None, base: ComparedSide, opt: ComparedS
 
 
 def write_noise_json(noise: NoiseFile) -> str:
-    """Write the calibration as JSON text with sorted keys, so that equal calibrations give equal bytes."""
+    """Write the calibration as JSON text with sorted keys: equal calibrations give equal bytes."""
     metrics = []
     for key in sorted(noise.metrics, key=str):
         name, role, stage = key

@@ -104,7 +104,7 @@ def average_runs(metric: MetricSamples) -> float:
 
 
 def is_all_positive(metric: MetricSamples) -> bool:
-    """Check whether every value of every run is above 0, so that a ratio exists."""
+    """Check whether every value of every run is above 0, which a ratio requires."""
     return all(value > 0 for value in chain.from_iterable(metric.values))
 
 
@@ -210,7 +210,7 @@ def _describe_unread_sources(name: str, part: ComparedInput) -> Iterator[str]:
 
 
 def _describe_omitted_values(name: str, part: ComparedInput) -> Iterator[str]:
-    """Describe the values missing from a report that was too large to hold all of them."""
+    """Describe the values missing from a report that was too large to contain all values."""
     saved = part.report.values
     if part.values is None and saved is not None and saved.omitted:
         yield f"{name}: a saved report of this many ranks has values of the whole job only"

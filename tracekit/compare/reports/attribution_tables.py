@@ -28,7 +28,7 @@ FIRST_SCREEN_KERNELS = 4
 """Kernels named below the first table."""
 
 FIRST_SCREEN_PARTS = 8
-"""Parts of the change on the first screen; one more row holds all others."""
+"""Parts of the change on the first screen; one more row sums up all others."""
 
 _MAINLY = 0.8
 """Share of both effects from which one of them explains the change alone."""
@@ -176,7 +176,7 @@ def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
     for number, stage in enumerate(origin.within, 1):
         hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
         change = stage.opt - stage.base
-        total = AttributionRow("", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
+        total = AttributionRow("", "total", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
         rows = [total, *(replace(row, stage="") for row in stage.rows)]
         title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
         caption = "The other rows add up to the first. Mean over ranks; the table of stages shows the slowest rank."

@@ -1,6 +1,6 @@
 """Attribution of the step's change: each nanosecond counted once, by stage, op and kernel.
 
-It shows where the wall time went, not why: shortening work that other work hides gains nothing.
+It shows where the wall time changed, not why: shortening work that overlaps with other work saves nothing.
 """
 
 from __future__ import annotations
