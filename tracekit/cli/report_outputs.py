@@ -71,7 +71,7 @@ def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarg
         refuse_without_library(name)
     if name in requested.folders:
         if path == STANDARD_OUTPUT:
-            raise TracekitError(f"{name} is one file a table: name a directory", f"--format {name} -o tables/")
+            raise TracekitError(f"{name} writes one file per table: name a directory", f"--format {name} -o tables/")
         _refuse_unusable_folder(Path(path))
     elif path != STANDARD_OUTPUT:
         check_writable(path)
@@ -91,7 +91,7 @@ def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
     if name in requested.folders:
         folder = Path(path).with_suffix("")
         raise TracekitError(
-            f"{path}: {name} is one file a table, and needs a directory", f"--format {name} -o {folder}"
+            f"{path}: {name} writes one file per table, and needs a directory", f"--format {name} -o {folder}"
         )
     return make_target(name, path, requested)
 

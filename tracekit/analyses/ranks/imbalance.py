@@ -115,7 +115,7 @@ def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
         *make_rank_group_headings(measured),
         *parse_headings("""
             stage | stage
-            mean_ns | own work | ns | Wall less time blocked in collectives, per step: mean of the ranks.
+            mean_ns | own work | ns | Wall time minus time blocked in collectives, per step: mean of the ranks.
             max_ns | longest rank | ns | Per step.
             imbalance_ratio | imbalance | ratio | 1 − mean / longest, mean over steps.
             rank | longest most often | id | The rank with the longest own work in most steps.
