@@ -35,7 +35,7 @@ def test_two_ends_are_enough_and_all_that_is_in_use_comes_first():
     assert rows == [["in use", 27, 15, 42], ["b.py:2 g", 25, 5, 30], ["a.py:1 f", 2, 10, 12]]
     (sheet,) = section.sheets
     assert sheet.title == "In use at the end of each step, rank 0, GPU 0"
-    assert sheet.caption == "As requested."
+    assert sheet.caption == "Requested bytes."
     assert [(metric.name, metric.value) for metric in section.metrics] == [("step_ends", 2)]
     assert judged(end(3, {"a.py:1 f": 10})).status == "skipped"
 
@@ -83,8 +83,8 @@ def test_at_most_ten_steps_are_shown(count, steps):
     assert titles[2:] == [f"step {step}" for step in steps]
     assert rows[1][1] == count - 1
     (sheet,) = section.sheets
-    told = "" if count == 10 else f" 10 of {count} steps: the first, the last and some between."
-    assert sheet.caption == "As requested." + told
+    told = "" if count == 10 else f" 10 of {count} steps: the first, the last and some in between."
+    assert sheet.caption == "Requested bytes." + told
 
 
 def test_the_process_with_the_highest_peak_is_shown():
@@ -94,9 +94,9 @@ def test_the_process_with_the_highest_peak_is_shown():
     levels = [{"peak_bytes": 5, "rank": 1, "pid": 8}, {}, {"memory": "host", "peak_bytes": 99}]
     section = judged(mine, other, pinned, levels=levels)
     assert [row[0] for row in shown(section)[1]] == ["in use", "a"]
-    assert section.sheets[0].caption == "As requested. The process with the highest peak, of 3."
+    assert section.sheets[0].caption == "Requested bytes. The process with the highest peak, of 3."
     section = judged(mine, other, levels=levels[:2])
-    assert section.sheets[0].caption == "As requested. The process with the highest peak, of 2."
+    assert section.sheets[0].caption == "Requested bytes. The process with the highest peak, of 2."
 
 
 def test_ends_are_in_order_of_time_and_a_step_recorded_again_counts_once():

@@ -89,7 +89,7 @@ def test_saved_measurements_can_be_loaded(call, pipeline, tmp_path):
         (("-o", "."), "no output format"),
         (("-o", "r.pdf"), "no output format ends in '.pdf'"),
         (("-o", "-"), "no format is named"),
-        (("-o", "r.csv"), "csv is one file a table"),
+        (("-o", "r.csv"), "csv writes one file per table"),
         (("--export", "json"), "not KIND=PATH"),
         (("--export", "pdf=x"), "no output format 'pdf'"),
         (("--export", "csv=-"), "name a directory"),

@@ -101,7 +101,7 @@ def test_logs_alone_are_compared_and_what_they_cannot_tell_is_said(call, logs):
 def test_the_same_log_twice_is_told(call):
     one = log("one.csv", [1.0, 1.1, 1.2])
     warnings = found(call, f"a={one}", f"b={one}")["warnings"]
-    assert "both sides are the same files: the same log was given twice" in warnings
+    assert "both sides have the same files: the same log was given twice" in warnings
 
 
 def test_a_gate_holds_logs_alone(call, logs):
@@ -122,7 +122,7 @@ def test_a_table_that_tells_no_steps_is_refused(call):
         Path(name).write_text("loss,epoch\n1,2\n")
     done = call("compare", "a.csv", "b.csv")
     assert done.exit_code == 2
-    assert "has no columns step and seconds" in done.stderr
+    assert "lacks the columns step and seconds" in done.stderr
 
 
 @pytest.mark.skipif(REAL is None, reason="real profiles are not here")

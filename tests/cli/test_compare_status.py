@@ -152,7 +152,7 @@ def test_an_exception_is_judged_by_the_day(call, fast, slow, monkeypatch):
     assert call("compare", fast, slow, *RULE).exit_code == 1
     done = call("compare", slow, fast, *RULE)
     assert done.exit_code == 2
-    assert "ran out on 2026-12-31" in done.stderr
+    assert "expired on 2026-12-31" in done.stderr
 
 
 def test_the_day_is_not_asked_for_without_exceptions(call, fast, slow, monkeypatch):

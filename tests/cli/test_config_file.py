@@ -108,7 +108,7 @@ def test_a_file_with_options_alone_is_no_gate(project):
     above = project('[gate]\nfail-on = ["regression"]\n[analyze]\ntop = 1\n')
     assert gate_file.find_gate_file(below.parent) == above
     assert gate_file.read(above).rules
-    with pytest.raises(TracekitError, match="says nothing of a gate"):
+    with pytest.raises(TracekitError, match="contains no gate"):
         gate_file.read(below)
 
 

@@ -136,7 +136,7 @@ def test_sides_of_equal_names_are_base_and_opt(kept, tmp_path):
 @pytest.mark.parametrize("form", FORMS[1:])
 def test_one_profile_twice_is_said(kept, form):
     found = compare(kept[form, "base"], kept["report", "base"])
-    assert "both sides are the same files: the same profile was given twice" in found.warnings
+    assert "both sides have the same files: the same profile was given twice" in found.warnings
     assert found.verdict not in ("improvement", "regression")
 
 

@@ -39,9 +39,9 @@ def test_equal_step_times_of_files_that_are_not_known_are_no_copy():
 
 def test_the_same_files_on_both_sides_are_told():
     one, two = (made(name, *BASE_RUNS, contents="wxyz") for name in "ab")
-    assert "both sides are the same files: the same profile was given twice" in said(one, two)
+    assert "both sides have the same files: the same profile was given twice" in said(one, two)
     other = made("b", BASE_RUNS[0], OPT_RUNS[1], contents="xv")
-    assert "1 run is the same files on both sides" in said(one, other)
+    assert "1 run is the same on both sides" in said(one, other)
 
 
 def test_copies_of_a_run_are_one_run():

@@ -113,7 +113,7 @@ def test_a_saved_comparison_of_memory_is_shown_as_it_was(call, files, found):
         shown[kind] = done.stdout
     assert json.loads(shown["json"])["memory"]["headline"]["opt"] == 26 * MIB
     assert "memory: peak 64.0 MiB → 26.0 MiB" in shown["md"]
-    assert "What holds it at the peak" in shown["html"]
+    assert "Memory by allocation site at the peak" in shown["html"]
 
 
 def test_what_was_saved_may_take_the_place_of_a_snapshot(tmp_path):
@@ -131,7 +131,7 @@ def test_what_was_saved_may_take_the_place_of_a_snapshot(tmp_path):
         (one.name, one.base, one.opt) for one in whole.memory.pairs[0].levels[:6]
     ]
     report = build_comparison_report(levels)
-    assert any("saved report tells levels" in caution for caution in report.cautions)
+    assert any("saved report has levels" in caution for caution in report.cautions)
 
 
 def test_beside_times_memory_is_a_line_and_a_section(tmp_path):

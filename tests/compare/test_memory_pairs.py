@@ -54,7 +54,7 @@ def test_without_numbers_the_last_by_time_is_compared():
     base = [taken(1, ns=5), taken(2, ns=9), taken(3, ns=7)]
     found = match_snapshots(base, [taken(4)], NAMES)
     assert peaks(found) == [(0, None, None, 2, 4)]
-    assert found.notes == ("of several snapshots without a step the last is compared",)
+    assert found.notes == ("if several snapshots have no step, the last one is compared",)
     assert match_snapshots(base[:1], [taken(4)], NAMES).notes == ()
 
 
@@ -62,7 +62,7 @@ def test_of_several_runs_the_highest_peak_of_a_step_is_told():
     base = [taken(value, step=1, run=f"r{value}") for value in (3, 9, 4)]
     found = match_snapshots(base, [taken(5, step=1)], NAMES)
     assert peaks(found) == [(0, 1, 1, 9, 5)]
-    assert found.notes == ("of several runs the snapshots with the highest peak are compared",)
+    assert found.notes == ("if a side has several runs, the snapshots with the highest peak are compared",)
 
 
 def test_roles_are_names_that_one_side_may_lack_where_ranks_tell_processes_apart():

@@ -51,7 +51,7 @@ def test_a_metric_that_one_run_lacks_or_that_is_zero_has_no_noise():
 
 
 def test_one_run_tells_nothing():
-    with pytest.raises(TracekitError, match=r"two runs of the same thing at least.*1 run"):
+    with pytest.raises(TracekitError, match=r"at least 2 runs of the same setting.*1 run"):
         calibrated(made_side("noise", step_rows([1.0, 1.1])))
     with pytest.raises(TracekitError, match="0 runs"):
         calibrated(made_side("noise", [row("comm_count", 3, run="a", step=1)]))
@@ -78,7 +78,7 @@ def metric(**changed):
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "holds no object"),
+        ([], "is not a JSON object"),
         ({}, "its schema is None"),
         (good(schema="tracekit.noise/2"), "not tracekit.noise/1"),
         (good(metrics=[]), "no list of metrics"),
@@ -92,12 +92,12 @@ def metric(**changed):
         (good(metrics=metric(sd=True)), "not a number"),
         (good(metrics=metric(runs=2.5)), "not a whole number"),
         (good(metrics=metric(df=3)), "not one less than 8 runs"),
-        (good(metrics=metric(stage=3)), "no text"),
+        (good(metrics=metric(stage=3)), "not a string"),
         (good(metrics=metric(sd=float("nan"))), "not a number"),
         (good(fingerprint={"gpu": 3}), "fingerprint"),
         (good(fingerprint=[]), "fingerprint"),
-        (good(runs="ab"), "runs are no list"),
-        (good(notes=[1]), "notes are no list"),
+        (good(runs="ab"), "runs are not a list"),
+        (good(notes=[1]), "notes are not a list"),
     ],
 )
 def test_what_is_no_calibration_is_refused_with_a_hint(tmp_path, document, said):

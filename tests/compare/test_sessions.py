@@ -106,7 +106,7 @@ def test_wrong_spans_are_refused(tmp_path, spans):
     path = tmp_path / "noise.json"
     document = json.loads(write_noise_json(calibrated(side_at("equal", RUNS, 0, 2, 4, 6))))
     path.write_text(json.dumps({**document, "spans": spans}))
-    with pytest.raises(Exception, match="is no A/A noise"):
+    with pytest.raises(Exception, match="is not an A/A noise file"):
         read(path)
 
 

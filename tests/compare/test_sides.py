@@ -80,7 +80,7 @@ def test_a_report_without_values_is_refused():
      row("step_time", 1.0, step=2**63)],
 )  # fmt: skip
 def test_text_where_numbers_belong_is_refused_in_one_line(wrong):
-    with pytest.raises(TracekitError, match=r"a: holds a (step|value) that is no") as error:
+    with pytest.raises(TracekitError, match=r"a: has a (step|value) that is not") as error:
         made(("a", report([wrong])))
     assert "\n" not in str(error.value)
 

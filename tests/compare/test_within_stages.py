@@ -195,8 +195,8 @@ def test_an_attribution_of_profiled_steps_says_so_beside_an_un_profiled_answer(t
     report = found.report()
     assert report.overview.title == "Where the change of profiled steps came from (adds up to −10.0 µs)"
     said = (
-        "These are parts of the profiled step, 55.0 µs → 45.0 µs (−10.0 µs); the answer is of the un-profiled step, "
-        "30.0 µs → 24.0 µs (−6.00 µs), whose parts nothing recorded."
+        "The table splits the profiled step, 55.0 µs → 45.0 µs (−10.0 µs). The verdict is about the un-profiled step, "
+        "30.0 µs → 24.0 µs (−6.00 µs), whose parts were not recorded."
     )
     assert report.overview.caption.startswith(said)
     (section,) = (s for s in report.sections if s.id == "attribution")

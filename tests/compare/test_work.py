@@ -36,9 +36,9 @@ def test_whole_times_of_other_work_are_not_compared_but_the_time_for_one_is():
     per = change_of(found, "time_per_token")
     assert (per.ratio, per.word) == (pytest.approx(0.5564897, abs=1e-6), "regression")
     (one,) = found.differences
-    assert (one.name, one.base, one.opt, one.blocking) == ("tokens", "1,000 a step", "500 a step", True)  # fmt: skip
+    assert (one.name, one.base, one.opt, one.blocking) == ("tokens", "1,000 per step", "500 per step", True)  # fmt: skip
     assert found.warnings[0] == (
-        "tokens differ (1,000 a step · 500 a step): steps contain different work: compare time per token instead"
+        "tokens differ (1,000 per step · 500 per step): steps contain different work: compare time per token instead"
     )
     assert found.warnings[1].startswith("time per token 10.3 ms → 18.4 ms: 1.80× slower [")
     assert found.warnings[1].endswith("], regression")
@@ -139,7 +139,7 @@ def test_a_table_of_step_times_may_tell_the_work(tmp_path):
 def test_a_count_that_is_none_is_refused(tmp_path, cell):
     path = tmp_path / "steps.csv"
     path.write_text(f"step,seconds,tokens\n1,2.0,{cell}\n")
-    with pytest.raises(TracekitError, match="line 2: tokens of a step are no numbers above 0"):
+    with pytest.raises(TracekitError, match="line 2: tokens of a step must be positive numbers"):
         read_step_logs([path], ONE)
 
 
@@ -164,7 +164,7 @@ def test_work_given_by_a_person_is_that_of_every_step(tmp_path, call):
         write_run(tmp_path / name, [dur, dur + 20, dur], ranks=2)
     done = call("compare", str(tmp_path / "one"), str(tmp_path / "two"), "--tokens", "100,200", "--drop-first", "0", "-v")  # fmt: skip
     assert done.exit_code == 2, "not comparable"
-    assert "tokens differ (100 a step · 200 a step)" in " ".join(done.stdout.split())
+    assert "tokens differ (100 per step · 200 per step)" in " ".join(done.stdout.split())
     # 3,020 µs / 300 and 3,620 µs / 600 tokens.
     assert "time per token 10.1 µs → 6.03 µs: 1.67× faster" in " ".join(done.stdout.split())
     # 300 tokens / 3,020 µs / 2 ranks = 49,669; 600 / 3,620 µs / 2 = 82,873.

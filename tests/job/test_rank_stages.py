@@ -50,7 +50,7 @@ def test_a_rank_has_a_row_with_what_it_works_beyond_the_median(some):
     assert chart.rows == tuple(f"rank {rank}" for rank in range(32))
     assert chart.marks == tuple((rank, 0, 40_000 * (rank == 9)) for rank in range(32))
     assert chart.ranks == tuple(range(32))
-    assert "The longest is 40.0 µs a step (20 % of it) beyond it." in chart.caption
+    assert "The largest excess is 40.0 µs (20 % of the step)." in chart.caption
 
 
 def test_rows_stand_by_host_then_rank(some):
@@ -67,7 +67,7 @@ def test_of_more_ranks_a_row_is_a_host_and_shows_its_longest(many):
     chart = picture(on_hosts(many, lambda rank: f"node-{rank // 8}"))
     assert chart.rows == tuple(f"node-{host}" for host in range(9))
     assert [value for _, _, value in chart.marks] == [0, 40_000, 0, 0, 0, 0, 0, 0, 40_000]
-    assert "70 ranks in 9 rows: a cell is the longest of its ranks." in chart.caption
+    assert "70 ranks in 9 rows: a cell shows its longest rank." in chart.caption
     assert chart.ranks == ()
 
 

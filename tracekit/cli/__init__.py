@@ -151,7 +151,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 )
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Offline profiler of RL post-training: where step time and GPU memory go, and what to fix.
+    """Offline profiler for RL post-training: where step time and GPU memory go, and what to fix.
 
     \b
     tracekit demo                                      analyze the example

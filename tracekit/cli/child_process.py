@@ -1,4 +1,4 @@
-"""Run the work of a command in a child process, so that a signal ends it at once inside any library.
+"""Run the work of a command in a child process, so a signal ends it at once inside any library.
 
 DuckDB runs for minutes without checking Python's signals, and turns one that it notices into its own error.
 """

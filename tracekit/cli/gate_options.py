@@ -53,7 +53,7 @@ gate_options = opt.chain_decorators(
         metavar="RULE",
         shell_complete=complete_names(list_fail_on_words),
         help="Exit with status 1 if this limit is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
-        "'step_time>point:5%'; or a word: regression, new-oom. Repeatable.",
+        "'step_time>point:5%'; or a keyword: regression, new-oom. Repeatable.",
     ),
     click.option(
         "--config",

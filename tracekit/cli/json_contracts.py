@@ -100,7 +100,7 @@ class MetricNoise:
 
 @dataclass(frozen=True, slots=True)
 class NoiseOfRuns:
-    """The noise of equal runs, for `tracekit compare --noise`; `fingerprint` is what runs that use it must share."""
+    """The noise of equal runs, for `tracekit compare --noise`; runs that use it must have the same `fingerprint`."""
 
     tool_version: str
     runs: tuple[str, ...]

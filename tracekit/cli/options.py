@@ -33,7 +33,7 @@ sample = click.option(
     "--sample",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Read only K ranks, spread over all. A straggler among the others goes unseen.",
+    help="Read only K ranks, spread over all. A straggler among the others is missed.",
 )
 steps = click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
 stages = click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")

@@ -35,12 +35,12 @@ class OutputTarget:
 
     @property
     def printed(self) -> bool:
-        """Whether it goes to standard output."""
+        """Whether it is written to standard output."""
         return self.path == STANDARD_OUTPUT
 
     @property
     def width(self) -> int | None:
-        """Width of the terminal it goes to; None for files and pipes."""
+        """Width of its terminal; None for files and pipes."""
         return terminal.get_page_width()[0] if self.printed else None
 
 
@@ -71,12 +71,12 @@ def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarg
         refuse_without_library(name)
     if name in requested.folders:
         if path == STANDARD_OUTPUT:
-            raise TracekitError(f"{name} is one file a table: name a directory", f"--format {name} -o tables/")
+            raise TracekitError(f"{name} writes one file per table: name a directory", f"--format {name} -o tables/")
         _refuse_unusable_folder(Path(path))
     elif path != STANDARD_OUTPUT:
         check_writable(path)
     elif name in _NEVER_PRINTED:
-        raise TracekitError(f"{name} goes to a file", f"-o {_NEVER_PRINTED[name]}")
+        raise TracekitError(f"{name} needs a file", f"-o {_NEVER_PRINTED[name]}")
     elif name == GITHUB:
         path = STANDARD_ERROR
     return OutputTarget(name, path)
@@ -91,7 +91,7 @@ def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
     if name in requested.folders:
         folder = Path(path).with_suffix("")
         raise TracekitError(
-            f"{path}: {name} is one file a table, and needs a directory", f"--format {name} -o {folder}"
+            f"{path}: {name} writes one file per table, and needs a directory", f"--format {name} -o {folder}"
         )
     return make_target(name, path, requested)
 
@@ -129,7 +129,7 @@ def _parse_export(text: str, requested: RequestedOutputs) -> OutputTarget:
 def write_results(
     targets: Sequence[OutputTarget], make_output: Callable[[OutputTarget], str | bytes], *, quiet: bool = False
 ) -> None:
-    """Write what `make_output` returns for each target, and print which files were written unless `quiet`."""
+    """Write the result of `make_output` for each target, and print which files were written unless `quiet`."""
     for target in targets:
         output = make_output(target)
         if target.printed:

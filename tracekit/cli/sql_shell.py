@@ -69,7 +69,7 @@ def _read_statements(
 
 
 class _Prompt:
-    """The prompt, and what Ctrl-C does: it raises once while the shell waits for a line or runs a statement.
+    """The prompt, and the effect of Ctrl-C: it raises once while the shell waits for a line or runs a statement.
 
     A second Ctrl-C before that exception is caught is ignored. Elsewhere Ctrl-C waits until the shell is at one of the two:
     an exception there would end it.

@@ -91,7 +91,7 @@ def print_workflow_command(line: Lines) -> None:
 def stop_workflow_commands() -> None:
     """Stop GitHub's workflow commands until `resume_workflow_commands`, because profile names follow. Does nothing elsewhere.
 
-    The token goes to standard error, like our own commands: a single stream keeps its order.
+    The token is written to standard error, like our own commands: a single stream keeps its order.
     """
     if is_github_job() and not _stopped:
         _stopped.append(secrets.token_hex(16))
@@ -146,7 +146,7 @@ def print_problem(problem: str, hint: str) -> None:
 
 
 def print_failures(failures: Sequence[Failure], *, where_all: str = "") -> None:
-    """Print the first unreadable files; `where_all` says where all of them are listed."""
+    """Print the first unreadable files; `where_all` names the place that lists all."""
     for failure in failures[:_MAX_LISTED_FAILURES]:
         print_problem(f"{failure.source}: {failure.problem}", failure.hint)
     more = len(failures) - _MAX_LISTED_FAILURES

@@ -1,4 +1,4 @@
-"""Amdahl's law: the step speedup from one stage alone if all else stays as it is, with its interval."""
+"""Amdahl's law: the step speedup from one stage alone if all other work stays the same, with its interval."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tracekit.model.text.labels import join_phrase
 from tracekit.model.units import format_quantity, format_speedup
 
 ASSUMES = (
-    "Step from this alone: 1 / (1 − p + p / ratio), p being the part of the step before that its longest rank spends "
-    "in the stage, each instant counted for one stage. It assumes that this rank holds up the step, that the stage "
-    "comes as often as before and that all else takes as long as before; the interval is that of the stage, p is taken "
-    "as known."
+    "Step from this alone: 1 / (1 − p + p / ratio), where p is the share of the step before that its longest rank "
+    "spends in the stage. Each instant counts for one stage. The formula assumes that this rank determines the step "
+    "time, that the stage runs as often as before, and that all other work takes as long as before. The interval is "
+    "that of the stage; p is taken as known."
 )
 """Note under the stages table when it shows the step speedup from one stage alone."""
 
@@ -88,7 +88,7 @@ def describe_largest_stage_effect(changes: Sequence[Change], step: str = "step")
 
 
 def is_of_steps_alone(change: Change) -> bool:
-    """Whether an inconclusive change has an interval of the steps of one run per side, which says nothing of other runs."""
+    """Whether an inconclusive change has an interval of the steps of one run per side, which gives no evidence about other runs."""
     return change.word == "inconclusive" and change.label.startswith("within-run")
 
 

@@ -92,7 +92,7 @@ _HEADLINE_RANKS = {
     RANGE_CADENCE: 1,
     LAUNCH_CADENCE: 1,
 }
-"""Sort rank of the metrics that precede all others; within rank 1 the longest comes first."""
+"""Sort rank of the metrics that precede all others; within rank 1 the longest is first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +255,9 @@ def choose_pairing(
 ) -> tuple[Pairing | None, tuple[str, ...]]:
     """Choose the declared pairing, or None with a note if the samples do not fit it."""
     if declared == "step" and not _has_same_steps(base, opt):
-        return None, ("steps could not be paired: the sides hold different ones",)
+        return None, ("steps could not be paired: the sides have different steps",)
     if declared == "run" and len(base.runs) != len(opt.runs):
-        return None, ("runs could not be paired: the sides hold different numbers",)
+        return None, ("runs could not be paired: the sides have different numbers of runs",)
     return declared, ()
 
 

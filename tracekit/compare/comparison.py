@@ -34,7 +34,7 @@ class Change:
     """One metric on both sides: means over runs and the speedup of the second side.
 
     - `ratio` is first over second, with bounds `low` and `high`; all are None if there is no ratio.
-    - `difference` is second minus first. `label` says what the interval covers.
+    - `difference` is second minus first. `label` names the coverage of the interval.
     - `detectable` is the smallest change that would have been called a regression in 80 % of cases. Only
       the step and its stages have it; it is None if these runs allow no verdict.
     - `step_ratio`, `step_low` and `step_high` are the step speedup from a stage alone (`compare.amdahl`).

@@ -26,14 +26,14 @@ class FingerprintFact:
 
 
 FACTS: dict[str, FingerprintFact] = {
-    "gpu": FingerprintFact("another GPU has another speed", blocking=True),
-    "world_size": FingerprintFact("the work of a step is divided among another number of ranks", blocking=True),
+    "gpu": FingerprintFact("different GPUs run at different speeds", blocking=True),
+    "world_size": FingerprintFact("the work of a step is divided among a different number of ranks", blocking=True),
     "roles": FingerprintFact("the other side lacks these roles"),
     "ranks": FingerprintFact("one side may lack the slowest rank"),
-    "backend": FingerprintFact("another communication library"),
+    "backend": FingerprintFact("different communication libraries perform differently"),
     "versions": FingerprintFact("the version change may explain the change in time"),
-    "profiler options": FingerprintFact("more recording slows the run, and the times include that"),
-    "number types": FingerprintFact("matrix products of other types have another speed, and other results"),
+    "profiler options": FingerprintFact("recording more slows the run, and the times include that overhead"),
+    "number types": FingerprintFact("matrix products of different types differ in speed and in results"),
     "stages": FingerprintFact("a stage that only one side has is not a speedup"),
 }
 
@@ -151,7 +151,7 @@ def _is_clear_work_difference(ratio: Speedup) -> bool:
 
 
 def _format_count_per_step(count: float) -> str:
-    return f"{format_short_amount(count, 'count')} a step"
+    return f"{format_short_amount(count, 'count')} per step"
 
 
 def _measure_kernel_time_shares(side: ComparedSide) -> dict[str, float] | None:

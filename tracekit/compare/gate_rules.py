@@ -157,7 +157,7 @@ def parse_rule_text(text: str) -> GateRule:
     """
     match = _TEXT.match(text)
     if match is None:
-        raise TracekitError(f"not a rule: {text!r}", "write it like 'step_time>3%' or 'step_time>50ms'")
+        raise TracekitError(f"invalid rule: {text!r}", "write it like 'step_time>3%' or 'step_time>50ms'")
     metric = match["metric"]
     rise = RULE_METRICS[resolve_rule_metric(metric)[0]].better != "higher"
     return make_gate_rule(metric, match["limit"], "change", rise=rise)
@@ -180,7 +180,7 @@ def make_gate_rule(
 
 
 def _refuse_improving_direction(metric: str, way: str, right: str) -> Never:
-    raise TracekitError(f"{metric}: a {way} of it is for the better", f"say {right}")
+    raise TracekitError(f"{metric}: a {way} is an improvement", f"use {right}")
 
 
 def format_short_amount(value: float | None, unit: Unit) -> str:
@@ -238,7 +238,7 @@ def _parse_rule_limit(metric: str, kind: MetricKind, limit: object, test: Test) 
     except TracekitError as error:
         raise TracekitError(f"{metric}: {error.problem}", error.hint) from None
     if unit == "ratio" and kind.unit != "ratio" and test == "budget":
-        raise TracekitError(f"{metric}: a budget of {limit} of what?", "name an amount: 50ms, 40GiB")
+        raise TracekitError(f"{metric}: a budget of {limit} needs a unit", "give an amount, such as 50ms or 40GiB")
     return value, unit, point
 
 

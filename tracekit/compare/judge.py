@@ -188,7 +188,7 @@ def _drop_unusable_choices(
     notes = [note] if note else []
     if choices.paired == "step" and (unlike := ", ".join(list_unequal_step_work(base, opt))):
         choices = replace(choices, paired=None)
-        notes.append(f"steps could not be paired: they hold different numbers of {unlike}")
+        notes.append(f"steps could not be paired: they have different numbers of {unlike}")
     return choices, notes
 
 
@@ -393,10 +393,10 @@ def _warn_of_same_files(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
     before, after = (_collect_run_contents(base, profiled=profiled), _collect_run_contents(opt, profiled=profiled))
     both = len(before & after)
     if both and before == after:
-        yield f"both sides are the same files: the same {what} was given twice"
+        yield f"both sides have the same files: the same {what} was given twice"
     elif both:
         runs = choose_plural(both, "run is", "runs are")
-        yield f"{both} {runs} the same files on both sides: the same {what} was given twice"
+        yield f"{both} {runs} the same on both sides: the same {what} was given twice"
     if both or has_no_steps(base) or has_no_steps(opt):
         return
     yield from _warn_of_equal_step_times(base, opt)

@@ -10,7 +10,7 @@ from tracekit.model.report import Better
 SiteState = Literal["", "grown", "shrunk", "same", "new", "gone", "not told before", "not told after"]
 """State of an allocation site; empty for rows that are not sites.
 
-`not told …`: on that side the site may be among those too small to be named, so it is neither new nor gone.
+`not told …`: on that side the site may be too small to be listed, so it is neither new nor gone.
 """
 
 SiteKind = Literal["place", "untold", "rest", "others"]

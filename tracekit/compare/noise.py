@@ -36,7 +36,7 @@ _HINT = "write it again: tracekit noise RUN… -o noise.json"
 class NoiseFile:
     """Noise of each metric, with the fingerprint of the calibrated runs and the version of tracekit.
 
-    `runs` are their names, `spans` tell when they ran; `notes` describe how they were recorded.
+    `runs` are their names, `spans` are their start and end times; `notes` describe how they were recorded.
     """
 
     metrics: Mapping[Key, Noise]
@@ -74,7 +74,7 @@ def calibrated(side: ComparedSide, notes: tuple[str, ...] = ()) -> NoiseFile:
     if not any(key[0] in (STEP_TIME, UNPROFILED) for key in metrics):
         few = f"{len(runs)} {choose_plural(len(runs), 'run')} with steps"
         raise TracekitError(
-            f"noise needs two runs of the same thing at least, and {LEAST_RUNS} to be used: {few}",
+            f"measuring noise needs at least 2 runs of the same setting, and using it needs {LEAST_RUNS}: got {few}",
             "tracekit noise RUN RUN RUN RUN -o noise.json",
         )
     of_all_runs = {key: noise for key, noise in metrics.items() if noise.runs == len(runs)}
@@ -97,7 +97,7 @@ def check_noise_fits(noise: NoiseFile | None, base: ComparedSide, opt: ComparedS
 
 
 def write_noise_json(noise: NoiseFile) -> str:
-    """Write the calibration as JSON text with sorted keys, so that equal calibrations give equal bytes."""
+    """Write the calibration as JSON text with sorted keys: equal calibrations give equal bytes."""
     metrics = []
     for key in sorted(noise.metrics, key=str):
         name, role, stage = key
@@ -132,21 +132,21 @@ def read(path: Path) -> NoiseFile:
         return _parse_noise_document(json.loads(raw.decode("utf-8")))
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        problem = f"is no A/A noise: {reason}"
+        problem = f"is not an A/A noise file: {reason}"
         raise TraceFormatError(path, problem, _HINT, code="unfit") from error
 
 
 def _parse_noise_document(document: Any) -> NoiseFile:
     """Parse a calibration document; raises ValueError with the problem."""
     if not isinstance(document, dict):
-        raise ValueError("it holds no object")  # noqa: TRY004 - of a file, not of a caller
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of a file, not of a caller
     schema = document.get("schema")
     if schema != SCHEMA:
         raise ValueError(f"its schema is {_shorten_noise_value(schema)}, not {SCHEMA}")
     metrics = _parse_noise_metrics(document.get("metrics"))
     facts = document.get("fingerprint", {})
     if not isinstance(facts, dict) or not all(_is_short_text(value) for value in facts.values()):
-        raise ValueError("its fingerprint is no list of names and texts")
+        raise ValueError("its fingerprint is not a map from names to strings")
     runs, notes = _get_noise_texts(document, "runs"), _get_noise_texts(document, "notes")
     version = document.get("tool_version", "")
     spans = tuple(_parse_noise_spans(document.get("spans", [])))
@@ -154,12 +154,12 @@ def _parse_noise_document(document: Any) -> NoiseFile:
 
 
 def _parse_noise_spans(rows: Any) -> Iterator[RunSpan]:
-    """Parse when each run ran; files of older versions do not tell."""
+    """Parse when each run ran; files of older versions lack this."""
     if not isinstance(rows, list):
-        raise ValueError("its spans are no list")  # noqa: TRY004 - of a file, not of a caller
+        raise ValueError("its spans are not a list")  # noqa: TRY004 - of a file, not of a caller
     for row in rows:
         if not (isinstance(row, list) and len(row) == 3 and _is_short_text(row[0]) and all(map(_is_time, row[1:]))):
-            raise ValueError(f"it holds no span of a run: {_shorten_noise_value(row)}")
+            raise ValueError(f"it has an invalid span of a run: {_shorten_noise_value(row)}")
         yield row[0], row[1], row[2]
 
 
@@ -170,14 +170,14 @@ def _is_time(value: object) -> bool:
 def _parse_noise_metrics(rows: Any) -> dict[Key, Noise]:
     """Parse the noise of each metric."""
     if not isinstance(rows, list) or not 0 < len(rows) <= MAX_METRICS:
-        raise ValueError("it holds no list of metrics")
+        raise ValueError("it has no list of metrics")
     metrics: dict[Key, Noise] = {}
     for row in rows:
         if not isinstance(row, dict) or not _is_short_text(row.get("name")) or row["name"] not in METRICS:
-            raise ValueError(f"it holds an unknown metric: {_shorten_noise_value(row)}")
+            raise ValueError(f"it has an unknown metric: {_shorten_noise_value(row)}")
         key = (str(row["name"]), _get_noise_text(row, "role"), _get_noise_text(row, "stage"))
         if key in metrics:
-            raise ValueError(f"it holds {key[2] or key[0]} twice")
+            raise ValueError(f"it has {key[2] or key[0]} twice")
         metrics[key] = Noise.from_dict(row)
     return metrics
 
@@ -185,7 +185,7 @@ def _parse_noise_metrics(rows: Any) -> dict[Key, Noise]:
 def _get_noise_texts(document: Mapping[str, Any], name: str) -> tuple[str, ...]:
     texts = document.get(name, [])
     if not isinstance(texts, list) or not all(_is_short_text(text) for text in texts):
-        raise ValueError(f"its {name} are no list of texts")
+        raise ValueError(f"its {name} are not a list of strings")
     return tuple(texts)
 
 
@@ -193,7 +193,7 @@ def _get_noise_text(row: Mapping[str, Any], name: str) -> str | None:
     value = row.get(name)
     if value is None or _is_short_text(value):
         return value
-    raise ValueError(f"its {name} is {_shorten_noise_value(value)}, no text")
+    raise ValueError(f"its {name} is {_shorten_noise_value(value)}, not a string")
 
 
 def _is_short_text(value: object) -> bool:

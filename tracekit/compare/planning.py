@@ -85,7 +85,7 @@ def recommend_recording(
 ) -> str:
     """Recommend the recording with which an inconclusive comparison decides, in sentences.
 
-    The change that was seen comes first, then what it takes to show that nothing changed by `effect`.
+    The observed change is first, then the runs needed to rule out a change of `effect`.
     `treat_steps_as_runs` treats the steps of one run as independent runs.
     """
     fewest = min(ratio.base.runs, ratio.opt.runs)

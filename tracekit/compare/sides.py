@@ -104,7 +104,7 @@ def average_runs(metric: MetricSamples) -> float:
 
 
 def is_all_positive(metric: MetricSamples) -> bool:
-    """Check whether every value of every run is above 0, so that a ratio exists."""
+    """Check whether every value of every run is above 0, which a ratio requires."""
     return all(value > 0 for value in chain.from_iterable(metric.values))
 
 
@@ -210,7 +210,7 @@ def _describe_unread_sources(name: str, part: ComparedInput) -> Iterator[str]:
 
 
 def _describe_omitted_values(name: str, part: ComparedInput) -> Iterator[str]:
-    """Describe the values missing from a report that was too large to hold all of them."""
+    """Describe the values missing from a report that was too large to contain all values."""
     saved = part.report.values
     if part.values is None and saved is not None and saved.omitted:
         yield f"{name}: a saved report of this many ranks has values of the whole job only"
@@ -240,11 +240,11 @@ def _read_input_values(part: ComparedInput) -> Frame:
 def _coerce_value_types(label: str, columns: Mapping[str, list[Any]]) -> Frame:
     """Coerce texts and numbers of columns, whatever a saved report has there."""
     if not all(step is None or _is_step_number(step) for step in columns["step"]):
-        raise TracekitError(f"{label}: holds a step that is no whole number", _HINT)
+        raise TracekitError(f"{label}: has a step that is not a whole number", _HINT)
     if not all(cell is None or isinstance(cell, int | float) for cell in columns["value"]):
-        raise TracekitError(f"{label}: holds a value that is no number", _HINT)
+        raise TracekitError(f"{label}: has a value that is not a number", _HINT)
     measured = [_discard_impossible_value(cell) for cell in columns["value"]]
-    # Ranks are texts too: they only have to be told apart.
+    # Ranks are texts too: they only have to be distinguished.
     labels = {name: columns[name] for name in COLUMNS if name not in ("step", "value")}
     coerced = {name: texts([None if cell is None else str(cell) for cell in cells]) for name, cells in labels.items()}
     return Frame.from_columns({**coerced, "step": numbers(columns["step"]), "value": numbers(measured)})

@@ -77,7 +77,7 @@ def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         content = _find_log_digest(measured, log.source)
         step_logs.append(StepLog(_convert_driver_log(name, log), profiled, content))
     if not step_logs:
-        raise TracekitError(f"{label}: no step is timed in it", _HINT)
+        raise TracekitError(f"{label}: contains no step times", _HINT)
     return tuple(step_logs)
 
 
@@ -138,7 +138,7 @@ def read_step_table(path: Path, label: str) -> StepLog:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise TracekitError(f"{label}: larger than any list of step times", _HINT)
+            raise TracekitError(f"{label}: too large for a list of step times", _HINT)
         text = raw.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise TracekitError(f"{label}: cannot be read: {error}", _HINT) from error
@@ -147,7 +147,7 @@ def read_step_table(path: Path, label: str) -> StepLog:
     except (ValueError, csv.Error, RecursionError) as error:
         raise TracekitError(f"{label}: {error}", _HINT) from error
     if not rows:
-        raise TracekitError(f"{label}: no step is timed in it", _HINT)
+        raise TracekitError(f"{label}: contains no step times", _HINT)
     if len(rows) > MAX_STEPS:
         raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
     values: list[_LoggedValue] = []
@@ -171,7 +171,7 @@ def _parse_csv_steps(text: str) -> Iterator[_LoggedStep]:
     table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     names = [(name or "").strip() for name in table.fieldnames or ()]
     if not {"step", "seconds"} <= set(names):
-        raise ValueError("has no columns step and seconds")
+        raise ValueError("lacks the columns step and seconds")
     table.fieldnames = names
     for row in table:
         yield _parse_logged_step(row, table.line_num)
@@ -182,9 +182,9 @@ def _parse_logged_step(row: Mapping[str, Any], line: int) -> _LoggedStep:
     try:
         number, time = int(row["step"]), float(row["seconds"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"line {line} has no step and seconds") from error
+        raise ValueError(f"line {line} lacks a step or seconds") from error
     if not (isfinite(time) and 0 < time <= MAX_SECONDS and 0 <= number < 2**62):
-        raise ValueError(f"line {line}: {time} seconds of step {number} is no time of a step")
+        raise ValueError(f"line {line}: {time} seconds is not a valid time for step {number}")
     return number, {UNPROFILED: time * 1e9, **_parse_step_work(row, line)}
 
 
@@ -196,7 +196,7 @@ def _parse_step_work(row: Mapping[str, Any], line: int) -> dict[str, float]:
     except (TypeError, ValueError, OverflowError):
         counts = dict.fromkeys(cells, -1.0)
     if not all(0 < count <= MOST_WORK for count in counts.values()):
-        raise ValueError(f"line {line}: {', '.join(counts)} of a step are no numbers above 0")
+        raise ValueError(f"line {line}: {', '.join(counts)} of a step must be positive numbers")
     return counts
 
 

@@ -30,9 +30,7 @@ WINDOW_KEY: Key = (WINDOW, None, None)
 SAME_RHYTHM_TOLERANCE = 0.05
 """Tolerance within which cadences share a rhythm; at least two recurrences of the rarer side."""
 
-STEP_MARK_HINT = (
-    "mark steps (ProfilerStep, an NVTX range 'step 1'), or say how much work each recording holds: --samples N,N"
-)
+STEP_MARK_HINT = "mark steps (ProfilerStep, an NVTX range 'step 1'), or give the work of each recording: --samples N,N"
 
 
 _COUNTED = {

@@ -217,9 +217,9 @@ def _name_lifetime(low_ns: int | None, high_ns: int) -> str:
 
 def _make_lifetime_table(measured: Measurements) -> Sheet:
     headings = parse_headings("""
-        lived | lived
+        lived | lifetime
         block_count | allocations | count
-        size_bytes | requested | bytes | Σ of all snapshots.
+        size_bytes | requested | bytes | Sum over all snapshots.
         share_ratio | share | ratio | Of all requested memory.
     """)
     return make_sheet("lifetimes", "How long allocations live", headings, _sum_lifetimes(measured))
@@ -237,7 +237,7 @@ def _draw_lifetimes(measured: Measurements) -> Iterator[Chart]:
             ("requested",),
             tuple(lifetimes.values("lived")),
             unit="bytes",
-            caption="Σ of all snapshots.",
+            caption="Sum over all snapshots.",
         )
 
 

@@ -421,7 +421,7 @@ def _draw_segment_map(measured: Measurements, top: Mapping[str, Any]) -> Iterato
         tuple(names),
         unit="bytes",
         x_unit="bytes",
-        caption="The largest segments; blocks of one state that lie together are one bar.",
+        caption="The largest segments. Adjacent blocks of one state are one bar.",
         omitted=int(runs["omitted_count"][0]),
     )
 

@@ -149,7 +149,7 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
     ]
     names = ["run", *(heading.name for heading in _LEAK_HEADINGS)]
     table = from_rows(names, rows)
-    caption = "Stacks that never keep less than before, with live blocks of several steps."
+    caption = "Stacks whose memory in use never falls, with live blocks of several steps."
     headings = (*make_run_heading(measured), *_LEAK_HEADINGS)
     return make_sheet("kept_stacks", "Stacks that only grow", headings, table, caption=caption)
 

@@ -205,9 +205,9 @@ def _make_live_step_table(
         """),
         *(Heading(f"end_{end}", steps[end], "bytes", "As requested, when it ended.") for end in shown.tolist()),
     )
-    caption = "As requested."
+    caption = "Requested bytes."
     if len(shown) < count:
-        caption += f" {len(shown)} of {count} steps: the first, the last and some between."
+        caption += f" {len(shown)} of {count} steps: the first, the last and some in between."
     if processes > 1:
         caption += f" The process with the highest peak, of {processes}."
     title = f"In use at the end of each step, {top['who']}{phrase_run(measured, top['run'])}"

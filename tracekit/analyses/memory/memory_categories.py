@@ -279,7 +279,7 @@ def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
         """),
         *(Heading(name, name.replace("_", " "), "bytes") for name in CATEGORIES),
     )
-    caption = f"Stages by another profile of the process. Of a timeline {CURVE_POINTS} points at most are kept: next to a higher one in the next stage a peak may be missed."
+    caption = f"The stages are from another profile of the process. At most {CURVE_POINTS} points of a timeline are kept, so a peak next to a higher one of the next stage may be missed."
     table = from_rows(["run", "who", "source", "stage", "total_bytes", *CATEGORIES], rows)
     return make_sheet("category_stages", "Memory by stage and category", headings, table, caption=caption)
 

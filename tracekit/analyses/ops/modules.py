@@ -174,7 +174,7 @@ def _make_module_sheet(measured: Measurements, origin: str, modules: Frame) -> S
     shares = share.values[~share.missing].tolist()
     if len(shares) == 1:
         caption += f" {format_quantity(shares[0], 'ratio')} of the GPU time was launched in calls of modules."
-    caption += " A backward pass runs outside the calls of modules and is not in it."
+    caption += " Backward passes run outside these calls and are not included."
     return make_sheet(f"modules_{origin}", TITLES[origin], headings, modules, caption=caption)
 
 

@@ -251,7 +251,7 @@ def _make_unfused_sheet(measured: Measurements, work_of: WorkOf, calls: Frame) -
         *make_label_headings(measured),
         *parse_headings("""
             stage | stage
-            what | what
+            what | kind of work
         """),
         Heading(
             "busy_ns",

@@ -115,7 +115,7 @@ def _make_stage_imbalance_table(measured: Measurements) -> Sheet:
         *make_rank_group_headings(measured),
         *parse_headings("""
             stage | stage
-            mean_ns | own work | ns | Wall less time blocked in collectives, per step: mean of the ranks.
+            mean_ns | own work | ns | Wall time minus time blocked in collectives, per step: mean of the ranks.
             max_ns | longest rank | ns | Per step.
             imbalance_ratio | imbalance | ratio | 1 − mean / longest, mean over steps.
             rank | longest most often | id | The rank with the longest own work in most steps.
@@ -445,14 +445,14 @@ def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, mo
     """Describe what a cell shows, and the longest one as a share of a step."""
     step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
     share = divide_or_none(most_ns, step_ns)
-    of_step = f" ({format_quantity(share, 'ratio')} of it)" if share is not None else ""
+    of_step = f" ({format_quantity(share, 'ratio')} of the step)" if share is not None else ""
     parts = [
-        "Per step; wall of the stage less time blocked in collectives, less the median of all ranks.",
-        f"The longest is {format_quantity(most_ns, 'ns')} a step{of_step} beyond it.",
+        "Per step: wall time of the stage minus time blocked in collectives, minus the median over all ranks.",
+        f"The largest excess is {format_quantity(most_ns, 'ns')}{of_step}.",
         "All numbers are in the table of own work by stage and rank.",
     ]
     if rows is not None:
-        parts.insert(1, f"{rank_group.members:,} ranks in {rows} rows: a cell is the longest of its ranks.")
+        parts.insert(1, f"{rank_group.members:,} ranks in {rows} rows: a cell shows its longest rank.")
     return " ".join(parts)
 
 

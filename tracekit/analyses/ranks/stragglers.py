@@ -212,7 +212,7 @@ def _make_rank_wait_table(measured: Measurements, waited: CollectiveWaits) -> Sh
         *make_rank_group_headings(measured),
         *make_member_headings(measured),
         *parse_headings("""
-            own_ns | own work | ns | Per step: wall of its stages less time blocked in collectives.
+            own_ns | own work | ns | Per step: wall time of its stages minus time blocked in collectives.
             beyond_ns | beyond the others | ns | Less the median of the other ranks' own work, per step.
             lost_ns | waits | ns | Per step, for a later rank.
             last_ratio | arrives last | ratio | Of the collectives with a clear last rank.

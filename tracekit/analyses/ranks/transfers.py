@@ -352,7 +352,7 @@ def _make_host_copy_table(measured: Measurements, copies: Frame) -> Sheet:
             count | copies | count | Per step and GPU.
         """),
     )
-    caption = "Copies of more than 64,000 bytes, by run time, whatever launched them."
+    caption = "Copies of more than 64,000 bytes, in the stage during which they run, whatever launched them."
     return make_sheet("host_copies", "H2D and D2H copies by stage", headings, copies, caption=caption)
 
 

@@ -217,7 +217,7 @@ def _make_unlinked_work_table(measured: Measurements, unlinked: Frame, all_ns: i
         """),
         *LAUNCHED_WORK_HEADINGS,
     )
-    caption = "By GPU annotation: a range that the profiler drew on the op's stream. By time: the host's stage when the op started. Launched earlier: its id is below all recorded calls."
+    caption = "By GPU annotation: a range that the profiler drew on the op's stream. By time: the host's stage when the op started. Launched earlier: its launch id is below those of all recorded calls."
     pooled = _sum_launched_work(unlinked, ("run", "role", "by", "stage"), all_ns)
     return make_sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 

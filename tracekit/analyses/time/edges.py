@@ -124,7 +124,7 @@ def _make_stage_edge_table(measured: Measurements, rows: Frame) -> Sheet:
         headings,
         table,
         max_rows=100,
-        caption="Stages of one step on one process. A next stage that launches nothing ends the edge where it begins.",
+        caption="Stages of one step on one process. If the next stage launches nothing, idle time counts up to its start.",
     )
 
 

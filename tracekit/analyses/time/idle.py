@@ -277,7 +277,7 @@ def _make_idle_cause_table(measured: Measurements, shares: Frame) -> Sheet:
             *(Heading(cause, CAUSE_TITLES[cause][0], "ratio", CAUSE_TITLES[cause][1]) for cause in causes),
         ),
         table,
-        caption="Cause of idle time: until the next op is launched the GPU waits for the host, split by host activity; from then on for its stream.",
+        caption="Until the next op is launched, the GPU waits for the host: that time is split by host activity. After the launch, it waits for its stream.",
     )
 
 

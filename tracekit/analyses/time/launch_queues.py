@@ -109,9 +109,7 @@ def _make_launch_delay_table(measured: Measurements) -> Sheet:
             negative_count | before return | count | Ops that began before the call had returned.
         """),
     )
-    caption = (
-        "A long delay costs nothing: the GPU is busy with earlier work. Delays of microseconds show that it runs dry."
-    )
+    caption = "A long delay costs nothing: the GPU is busy with earlier work. Delays of a few microseconds show that it runs out of work."
     return make_sheet("launch_delays", "From launch to start", headings, table, caption=caption)
 
 

@@ -98,7 +98,7 @@ STAGES = Table(
 
 RECURRENCES = Table(
     "recurrences",
-    "one kernel or range coming again, in a source without step marks",
+    "one recurring kernel or range, in a source without step marks",
     {
         **KEYS,
         "kind": Column("category", "launch (a kernel) | range (annotated).", ("launch", "range")),

@@ -246,7 +246,7 @@ def _make_diagnosis_table(measured: Measurements, captures: Frame) -> Sheet:
         if d.severity != "info"
     ]
     headings = parse_headings("""
-        what | what
+        what | problem
         places | files
         cause | cause
         remedy | to do

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--save",
     type=click.Path(),
     metavar="FILE.tkm",
-    help="Also save the measurements. Every command reads them in place of the profiles.",
+    help="Also save the measurements. Reports, comparisons and SQL accept them in place of the profiles.",
 )
 @click.option(
     "--plots",
@@ -68,8 +68,9 @@ def command(  # noqa: PLR0913 - what is given, one by one
 ) -> int:
     """Report where step time and GPU memory go, and what to fix.
 
-    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Several
-    directories, or label=PATH, are several runs. With --engine ray, each node reads its own files.
+    PATH is a directory of profiles, a file, a glob pattern, or measurements saved with --save. For
+    several runs, give several directories, or label=PATH for each. With --engine ray, each node reads
+    its own files.
     """
     from tracekit.cli import report_outputs as out
     from tracekit.model.system import files

@@ -49,10 +49,10 @@ def _parse_side_paths(
         return (paths[0],), (paths[1],)
     if bases and opts and not paths:
         return bases, opts
-    several = "; of several variants compare each with the base" if len(paths) > 2 else ""
+    several = "; with several variants, compare each with the base" if len(paths) > 2 else ""
     raise TracekitError(
         "two sides are needed: before and after the change",
-        f"tracekit compare base/ opt/, or --base PATH --opt PATH, each as often as there are runs{several}",
+        f"tracekit compare base/ opt/, or --base PATH --opt PATH, repeated for every run{several}",
     )
 
 
@@ -67,7 +67,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
     nameless = logs.pop(None)
     if len(nameless) == len(texts) == 2:
         return nameless[:1], nameless[1:]
-    hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, that of base first"
+    hint = "--steps-from base=FILE --steps-from opt=FILE, or two FILEs, base first"
     if nameless:
         raise TracekitError(f"--steps-from {nameless[0]}: the side is missing", hint)
     for side in logs:
@@ -154,7 +154,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
 ) -> int:
     """Compare two sides, and test whether a change helped.
 
-    BASE and OPT are each a directory of profiles, a file, a pattern, measurements saved with --save, or a
+    BASE and OPT are each a directory of profiles, a file, a glob pattern, measurements saved with --save, or a
     report saved with -o x.json; or logs of step times alone. For several runs per side, give a directory of
     runs, or repeat --base and --opt.
     """

@@ -8,7 +8,7 @@ from tracekit.cli import terminal
 from tracekit.cli.help_pages import GroupedCommand
 
 
-@click.command(name="completion", cls=GroupedCommand, short_help="Print the script of shell completion.")
+@click.command(name="completion", cls=GroupedCommand, short_help="Print the shell completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, *, shell: str) -> int:

@@ -54,7 +54,7 @@ class _Manner:
 )
 @click.option("--perfetto", type=click.Path(), metavar="FILE", hidden=True, help="Same as --to perfetto -o FILE.")
 @opt.selection
-@click.option("--python", is_flag=True, help="Timeline: keep Python functions, which are many and large.")
+@click.option("--python", is_flag=True, help="Timeline: keep Python functions, which make it much larger.")
 @click.option("--recorded-clocks", is_flag=True, help="Timeline: do not correct the clocks of ranks.")
 @opt.top
 @opt.jobs
@@ -78,9 +78,9 @@ def command(  # noqa: PLR0913 - what is given, one by one
 ) -> int:
     """Convert profiles, or a saved report or comparison, to another format.
 
-    PATH is a directory of profiles, a file, a pattern, or a file that tracekit saved (-o x.json, --save x.tkm).
+    PATH is a directory of profiles, a file, a glob pattern, or a file that tracekit saved (-o x.json, --save x.tkm).
     `--to perfetto` merges the traces of all ranks into one timeline for ui.perfetto.dev, with steps, stages and
-    findings above them. Clocks that are off are corrected.
+    findings above them. Clock offsets between ranks are corrected.
     """
     from tracekit.cli import report_outputs as out
 

@@ -67,7 +67,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
 ) -> int:
     """Check a profile against budgets (`max` and `min` in the gate file), without a baseline.
 
-    PATH is anything that `tracekit compare` takes as a side. With --self-test, PATH is a baseline: the exit
+    PATH is anything that `tracekit compare` accepts as a side. With --self-test, PATH is a baseline: the exit
     status is 0 if the gate detects that its steps became 20 % longer, and 2 if not.
     """
     from tracekit.pipeline import comparing

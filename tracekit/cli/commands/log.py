@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def command(*, paths: tuple[str, ...], targets: tuple[str, ...], run: str | None, options: Options, quiet: bool) -> int:
     """Send the report to an experiment tracker: metrics by step, and the report as a page.
 
-    PATH is anything that `tracekit analyze` takes. Times are in seconds, sizes in bytes. W&B stays offline with
+    PATH is anything that `tracekit analyze` accepts. Times are in seconds, sizes in bytes. W&B stays offline with
     WANDB_MODE=offline.
     """
     from tracekit.logs import send_report

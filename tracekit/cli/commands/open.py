@@ -32,7 +32,7 @@ _PAGE_SUFFIXES = (".html", ".htm")
 def command(*, paths: tuple[str, ...], options: Options, quiet: bool, verbose: bool) -> int:
     """Write the report to a temporary page, print its path, and open it in a browser.
 
-    PATH is anything that `tracekit export` takes, or a page that exists. Without a display, only the path is printed.
+    PATH is anything that `tracekit export` accepts, or an existing page. Without a display, only the path is printed.
     """
     from tracekit.cli.commands import export
 

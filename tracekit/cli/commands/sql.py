@@ -103,7 +103,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
 ) -> int:
     """Query the tables of profiles in DuckDB's SQL, and print the rows.
 
-    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. A statement can name
+    PATH is a directory of profiles, a file, a glob pattern, or measurements saved with --save. A statement can name
     every table of `tracekit tables`, each with the columns run, role, rank, host, source and step; only the named
     tables are read or measured. DESCRIBE and SHOW TABLES explain them. Without STATEMENT, a shell opens, or
     statements come from standard input. A statement reads only these tables, and writes nothing.

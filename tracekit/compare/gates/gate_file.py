@@ -141,14 +141,14 @@ def _parse_gate_table(table: Mapping[str, object] | None, source: str) -> GateFi
     """Parse the gate's table, which must exist."""
     if table is None:
         hint = f"write [gate] in {OWN_FILE}, or [tool.tracekit.gate] in {PROJECT_FILE}"
-        raise TracekitError("says nothing of a gate", hint)
+        raise TracekitError("contains no gate", hint)
     _refuse_unknown_toml_keys(table, _GATE_KEYS, "the gate")
     rules: list[GateRule] = []
     for entry in _get_toml_tables(table, "rule"):
         rules += _parse_gate_rule(entry)
     level, least_effect = _get_toml_share(table, "level"), _get_toml_share(table, "min-effect")
     if level is not None and not 0.5 <= level < 1:
-        raise TracekitError(f"level is {level}", "a share from 0.5 to below 1, as 0.95")
+        raise TracekitError(f"level is {level}", "give a share from 0.5 to below 1, such as 0.95")
     fails = _get_toml_choice(table, "on-inconclusive", ("warn", "fail"), "warn") == "fail"
     words = _get_toml_texts(table, "fail-on")
     rules = _merge_gate_rules(rules, _parse_fail_on_texts(words, least_effect, "fail-on"))
@@ -196,7 +196,7 @@ def _parse_gate_rule(entry: Mapping[str, object]) -> list[GateRule]:
     _check_rule_scope(entry, metric, RULE_METRICS[name].ranks)
     limits = [key for key in _TESTS if key in entry]
     if not limits:
-        raise TracekitError(f"{metric}: a rule without a limit", f"set {', '.join(_TESTS)}")
+        raise TracekitError(f"{metric}: the rule has no limit", f"set {', '.join(_TESTS)}")
     severity = _get_toml_choice(entry, "severity", ("error", "warn", "off"), "error")
     role = _get_toml_text(entry, "role") if "role" in entry else None
     rules = []
@@ -215,7 +215,7 @@ def _check_rule_scope(entry: Mapping[str, object], metric: str, ranks: str) -> N
     scope = _get_toml_choice(entry, "scope", tuple(RULE_SCOPES), "")
     if scope and RULE_SCOPES[scope] != ranks:
         names = {reduction: word for word, reduction in RULE_SCOPES.items()}
-        hint = f"say {names[ranks]}, or nothing" if ranks in names else "leave out the scope"
+        hint = f"write {names[ranks]}, or leave out the scope" if ranks in names else "leave out the scope"
         raise TracekitError(f"{metric}: ranks are reduced to their {ranks}, not {scope}", hint)
 
 
@@ -233,7 +233,7 @@ def _parse_accept_entry(entry: Mapping[str, object]) -> GateException:
     if isinstance(until, datetime):
         until = until.date()
     if not isinstance(until, date):
-        raise TracekitError(f"accept {metric}: no last day", 'an exception needs one: until = "2026-12-31"')
+        raise TracekitError(f"accept {metric}: no expiry date", 'an exception needs a last day: until = "2026-12-31"')
     return GateException(metric, until, _get_toml_text(entry, "reason"))
 
 
@@ -242,7 +242,7 @@ def _check_rule_count(rules: Sequence[GateRule]) -> None:
     if len(rules) > MOST_RULES:
         raise TracekitError(
             f"{len(rules)} rules are too many for one gate",
-            f"name the {MOST_RULES} numbers that matter: the more there are, the less each can show",
+            f"keep the {MOST_RULES} most important metrics: each added rule makes the others less sensitive",
         )
 
 
@@ -256,7 +256,7 @@ def _get_toml_tables(table: Mapping[str, object], key: str) -> list[Mapping[str,
 def _get_toml_texts(table: Mapping[str, object], key: str) -> list[str]:
     texts = table.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise TracekitError(f"{key} is not a list of texts", f'write {key} = ["regression"]')
+        raise TracekitError(f"{key} is not a list of strings", f'write {key} = ["regression"]')
     return texts
 
 
@@ -266,7 +266,7 @@ def _get_toml_text(table: Mapping[str, object], key: str) -> str:
     if not isinstance(text, str) or not text.strip():
         name = table.get("metric")
         about = f"{name}: " if isinstance(name, str) and key != "metric" else ""
-        raise TracekitError(f"{about}{key} is missing or no text", f'write {key} = "…"')
+        raise TracekitError(f"{about}{key} is missing or not a string", f'write {key} = "…"')
     return text
 
 
@@ -281,7 +281,7 @@ def _get_toml_share(table: Mapping[str, object], key: str) -> float | None:
         except ValueError:
             share = None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 10:
-        raise TracekitError(f"{key} is no share", f'write {key} = 0.03 or "3%"')
+        raise TracekitError(f"{key} is not a share", f'write {key} = 0.03 or "3%"')
     return float(share)
 
 

@@ -155,7 +155,7 @@ def _apply_gate_rule(rule: GateRule, sides: _GatedSides) -> Iterator[_JudgedGate
         if len(roles) > 1 and key[1]:
             metric = f"{metric} ({key[1]})"
         if rule.name != WINDOW and any(is_whole_recording_sum(key, side) for side in sides.recorded):
-            reason = "without step marks it is of a whole recording"
+            reason = "without step marks it covers a whole recording"
             yield _JudgedGate(_make_untested_gate(rule, metric + of_unit, reason))
         else:
             yield _apply_rule_to_role(rule, metric + of_unit, before.get(key), after.get(key), sides)
@@ -175,7 +175,7 @@ def _apply_rule_to_role(
     if rule.test == "budget" and after is not None:
         return _judge_budget(rule, metric, after, sides.choices)
     if sides.blocked:
-        gate = _make_untested_gate(rule, metric, "the sides must not be compared")
+        gate = _make_untested_gate(rule, metric, "the sides are not comparable")
         return _JudgedGate(replace(gate, outcome="not comparable"))
     if before is None or after is None:
         side = sides.opt if after is None or sides.base is None else sides.base
@@ -210,7 +210,7 @@ def _redirect_step_rule(rule: GateRule, sides: _GatedSides) -> tuple[GateRule, s
 def _explain_unrecorded_metric(rule: GateRule, sides: Sequence[ComparedSide]) -> str:
     """Explain why a rule matches nothing: an unknown stage, or a metric that these sides lack."""
     if rule.name == OUT_OF_MEMORY:
-        return "no profile that was given records whether memory ran out"
+        return "no profile records whether an OOM occurred"
     stages, timed_stages = set(), set()
     for side in sides:
         for name, _, stage in side.samples:
@@ -553,7 +553,7 @@ def _make_expired_gate(accept: GateException) -> Gate:
         outcome="expired",
         severity="error",
         claim=(
-            f"what was accepted of {accept.metric} ran out on {accept.until.isoformat()}"
+            f"the exception for {accept.metric} expired on {accept.until.isoformat()}"
             f" ({accept.reason}): renew it or remove it"
         ),
         limit=0.0,

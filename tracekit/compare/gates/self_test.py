@@ -24,7 +24,7 @@ ABSURD_FACTOR = 1_000.0
 class SelfTestedRule:
     """One rule: its outcome for steps slowed by 20 %, and whether it can fail, with the reason if it cannot.
 
-    `only_warns`: a failure of it decides nothing. `already`: it fails without slowing too, so its failure does not show
+    `only_warns`: its failure does not count. `already`: it fails without slowing too, so its failure does not show
     that it detects the slowdown.
     """
 

@@ -29,7 +29,7 @@ FIRST_SCREEN_KERNELS = 4
 """Kernels named below the first table."""
 
 FIRST_SCREEN_PARTS = 8
-"""Parts of the change on the first screen; one more row holds all others."""
+"""Parts of the change on the first screen; one more row sums up all others."""
 
 _MAINLY = 0.8
 """Share of both effects from which one of them explains the change alone."""
@@ -45,8 +45,8 @@ _TIMES = parse_headings("""
 _HOW = Heading(
     "how",
     "how",
-    doc="Whether there are more or fewer calls, or longer or shorter ones; for communication the change of "
-    "the transfer and of the wait for other ranks, including overlapped time.",
+    doc="Whether the number or the length of the calls changed. For communication: the change of the transfer "
+    "and of the wait for other ranks, including overlapped time.",
 )
 
 _PAIRS = {"step": "Confidence intervals use pairs of steps.", "run": "Confidence intervals use pairs of runs."}
@@ -60,7 +60,7 @@ _WHERE_NOT_WHY = (
 )
 _STEP_END = "Wait at step end: how much longer the last rank takes than the mean rank."
 
-_CALLS = "Calls per step and rank; for idle time its gaps."
+_CALLS = "Calls per step and rank; for idle time, the number of gaps."
 
 
 def make_attribution_overview(origin: Attribution | None, step: Change) -> Sheet | None:
@@ -110,8 +110,8 @@ def explain_profiled_parts(origin: Attribution, step: Change) -> str:
     profiled = _format_times_and_change(origin.base, origin.opt, origin.opt - origin.base)
     answer = _format_times_and_change(step.base, step.opt, step.difference or 0.0)
     return (
-        f"These are parts of the profiled step, {profiled}; the answer is of the un-profiled step, {answer}, "
-        "whose parts nothing recorded."
+        f"The table splits the profiled step, {profiled}. The verdict is about the un-profiled step, {answer}, "
+        "whose parts were not recorded."
     )
 
 
@@ -184,7 +184,7 @@ def _make_stage_sheets(origin: Attribution) -> Iterator[Sheet]:
     for number, stage in enumerate(origin.within, 1):
         hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
         change = stage.opt - stage.base
-        total = AttributionRow("", "all of it", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
+        total = AttributionRow("", "total", stage.base, stage.opt, change, stage.low, stage.high, waiting=True)
         rows = [total, *(replace(row, stage="") for row in stage.rows)]
         title = f"Within {stage.stage} (adds up to {format_signed(change, 'ns')})"
         caption = "The other rows add up to the first. Mean over ranks; the table of stages shows the slowest rank."

@@ -21,7 +21,7 @@ CHART_VERDICTS = {
 }
 """Verdicts of times as charts name them.
 
-All four are always listed, so that each keeps its tone and shape.
+All four are always listed, so each keeps its tone and shape.
 """
 
 _STEP = (STEP_TIME, None, None)

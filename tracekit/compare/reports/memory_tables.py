@@ -168,7 +168,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
     headings = (
         *parse_headings("""
             site | place in the program | text | File and function; lines and folders are ignored.
-            state | is
+            state | state
         """),
         *_CHANGED,
         Heading("base_blocks", "blocks before", "count"),
@@ -177,7 +177,7 @@ def _make_memory_sites_sheet(sites: MemorySites) -> Sheet:
     change = format_signed(sites.opt - sites.base, "bytes", 4)
     return Sheet(
         f"memory-sites-{sites.moment}",
-        f"What holds it {_AT[sites.moment]}, {sites.who}",
+        f"Memory by allocation site {_AT[sites.moment]}, {sites.who}",
         headings,
         tuple(_format_memory_site(site) for site in shorten_sites(sites.rows, SHOWN)),
         caption=f"Requested bytes; the changes of all rows add up to {change}.",
@@ -209,7 +209,7 @@ def _make_memory_categories_sheet(sites: MemorySites) -> Sheet | None:
     ]
     return Sheet(
         f"memory-categories-{sites.moment}",
-        f"What it is for {_AT[sites.moment]}, {sites.who}",
+        f"Memory by category {_AT[sites.moment]}, {sites.who}",
         (Heading("category", "for"), *_CHANGED),
         tuple(rows),
         caption=f"The changes add up to {format_signed(sites.opt - sites.base, 'bytes', 4)}.",
@@ -218,7 +218,12 @@ def _make_memory_categories_sheet(sites: MemorySites) -> Sheet | None:
 
 def _make_other_memories_sheet(memory: MemoryChange) -> Sheet | None:
     """Make the table of the sites that changed most in other processes and on other devices."""
-    headings = (Heading("who", "process"), Heading("site", "place in the program"), Heading("state", "is"), *_CHANGED)
+    headings = (
+        Heading("who", "process"),
+        Heading("site", "place in the program"),
+        Heading("state", "state"),
+        *_CHANGED,
+    )
     rows: list[tuple[Cell, ...]] = []
     for sites in memory.elsewhere:
         places = [site for site in sites.rows if site.kind == "place" and site.difference]
@@ -247,7 +252,7 @@ def _list_memory_caveats(memory: MemoryChange) -> Iterator[str]:
     if before and before == after:
         yield f"memory ran out {before:,} {choose_plural(before, 'time')} on both sides"
     if any(site.kind == "rest" for sites in memory.sites for site in sites.rows):
-        yield "a snapshot with more places names its largest ones: those that are named may hold a little more among the smaller ones"
+        yield "a snapshot with many places lists only the largest: a listed place may own a little more memory among the rest"
     yield "bytes are requested bytes unless a heading says otherwise; snapshots cover PyTorch's allocator only"
 
 
@@ -258,7 +263,7 @@ def _build_memory_charts(comparison: Comparison, memory: MemoryChange) -> Iterat
     sites = memory.sites[0]
     parts = [(site.site, float(site.difference)) for site in shorten_sites(sites.rows, BARS) if site.difference]
     if parts:
-        name = (f"memory-{sites.moment}", f"What holds it {_AT[sites.moment]}", "memory")
+        name = (f"memory-{sites.moment}", f"Memory by allocation site {_AT[sites.moment]}", "memory")
         sides = (comparison.base, comparison.opt)
         yield make_waterfall(name, sides, (sites.base, sites.opt), parts, "bytes")
 

@@ -31,9 +31,7 @@ MAX_PAIRS = 200
 MAX_ELSEWHERE = 8
 """Most other memories whose allocation sites are compared."""
 
-_LEVELS_ONLY = (
-    "a saved report tells levels of the worst rank only: what holds them, snapshots tell, or what --save wrote"
-)
+_LEVELS_ONLY = "a saved report has levels of the worst rank only: for the places that use the memory, give snapshots or files of --save"
 _MOMENTS: tuple[Moment, ...] = ("peak", "end")
 
 SnapshotPair = tuple[MemorySnapshot, MemorySnapshot]

@@ -221,9 +221,9 @@ def match_snapshots(
             pairs += of_memory
             notes.append(note)
     if _has_several_runs(base) or _has_several_runs(opt):
-        notes.append("of several runs the snapshots with the highest peak are compared")
+        notes.append("if a side has several runs, the snapshots with the highest peak are compared")
     if _has_unnumbered_snapshots(base) or _has_unnumbered_snapshots(opt):
-        notes.append("of several snapshots without a step the last is compared")
+        notes.append("if several snapshots have no step, the last one is compared")
     if any(owner.number for owner in (*base_steps, *opt_steps)):
         notes.append("processes of one rank are paired in the order of their ids")
     return SnapshotMatch(tuple(pairs), tuple(dict.fromkeys(note for note in notes if note)))

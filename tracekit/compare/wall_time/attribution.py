@@ -1,6 +1,6 @@
 """Attribution of the step's change: each nanosecond counted once, by stage, op and kernel.
 
-It shows where the wall time went, not why: shortening work that other work hides gains nothing.
+It shows where the wall time changed, not why: shortening work that overlaps with other work saves nothing.
 """
 
 from __future__ import annotations
@@ -365,4 +365,4 @@ def _check_level_sums(rows: Sequence[AttributionRow], base: float, opt: float) -
         total = sum(getattr(row, name) for row in rows)
         assert abs(total - wanted) < slack, f"{name}: {total} of {wanted} is attributed"
     effects = sum(row.by_count + row.by_duration for row in rows)
-    assert abs(effects - (opt - base)) < slack, "both effects are all of the change"
+    assert abs(effects - (opt - base)) < slack, "the effects of count and duration do not add up to the change"

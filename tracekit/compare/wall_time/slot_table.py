@@ -218,7 +218,7 @@ def _list_measured_steps(side: ComparedSide, samples: MetricSamples) -> CountedS
         for (run, step, part), wall in zip(steps, values, strict=True):
             key = make_step_id(run, step, part)
             if measured_walls.get(key) != {wall}:
-                return f"run {run} was not measured here, or several inputs hold one of that name"
+                return f"run {run} was not measured here, or several inputs have a run of that name"
             keys.append(key)
             runs.append(number)
             walls.append(wall)

@@ -79,7 +79,7 @@ def calibrate_noise(runs: Runs) -> Noise:
     """
     parts = check_runs(runs, positive=True)
     if len(parts) < 2:
-        raise ValueError("noise needs two runs of the same thing at least; four to be used")
+        raise ValueError("measuring noise needs at least 2 runs of the same setting, and using it needs 4")
     means = np.log([part.mean() for part in parts])
     sd = float(means.std(ddof=1))
     longer = [part for part in parts if len(part) > 2]

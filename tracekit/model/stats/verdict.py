@@ -35,7 +35,7 @@ CAPS: dict[Cap, str] = {
     "two levels": "with so few runs, two performance levels of equal runs can look like this",
     "overlap": "the runs of both sides overlap or nearly do: with so few runs this may be chance",
     "chance": "with so few runs or such uneven steps, equal sides can look this different by chance",
-    "many comparisons": "may be chance among so many comparisons",
+    "many comparisons": "among so many comparisons this may be chance",
 }
 """Reasons why a verdict may be weaker than its interval; `describe_caps` adds the numbers of a comparison."""
 
@@ -193,12 +193,12 @@ def _get_worse_sign(better: Better) -> int:
     """Map the better direction to 1 if a rise is for the worse, −1 if it is for the better."""
     signs = {"lower": 1, "higher": -1}
     if better not in signs:
-        raise ValueError(f"better is 'lower' or 'higher', not {better!r}")
+        raise ValueError(f"`better` must be 'lower' or 'higher', not {better!r}")
     return signs[better]
 
 
 def _convert_log_effect(effect: float) -> float:
     """Convert an effect to the log scale; raise ValueError if it is not a valid share."""
     if not (isfinite(effect) and effect >= 0):
-        raise ValueError(f"the least effect cannot be {effect}")
+        raise ValueError(f"the minimum effect cannot be {effect}")
     return log1p(effect)
