@@ -247,7 +247,7 @@ def _load_saved(path: Path) -> tuple[Report, Comparison | None]:
         hint = "check that it exists and that you may read it"
         raise make_os_read_error(path, error, hint) from error
     except UnicodeDecodeError as error:
-        hint = "say what to write: --to perfetto or -o report.html; without, give a report or measurements that tracekit saved"
+        hint = "name an output: --to perfetto or -o report.html; without one, give a report or measurements that tracekit saved"
         problem = "neither a report nor measurements"
         raise TraceFormatError(path, problem, hint, code="unfit") from error
     except TraceFormatError:
