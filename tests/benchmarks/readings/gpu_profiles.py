@@ -29,12 +29,12 @@ GPU_READINGS = (
     ),
     GpuReading(
         path=HTA + "negative_queue_length_values_check/rank0.json.gz",
-        steps=(551, 552, 553, 554), rules=("low-gpu-utilization",), place="after a launch had returned",
+        steps=(551, 552, 553, 554), rules=("low-gpu-utilization",), place="launched but not started",
         why="63 of the 64 % in which the GPU idles come after the launch of what follows, 12 to 176 ms ahead: not the host",
     ),
     GpuReading(
         path=HTA + "trace_filter/sampled_rank-0.json.gz",
-        steps=(551, 552), rules=("low-gpu-utilization",), place="after a launch had returned",
+        steps=(551, 552), rules=("low-gpu-utilization",), place="launched but not started",
         mentions=("rows were removed",),
         why="idle 55 %, of which 32 % come after the launch; one of 70 numbers of operators is left: the file is a sample",
     ),
