@@ -59,8 +59,8 @@ def test_tables_are_files_of_a_folder(call, report_file, tmp_path):
     ("args", "reason"),
     [
         ([SIMULATED], "no format is named: --to perfetto, html, md, json, csv or tkm"),
-        ([SIMULATED, "--to", "perfetto"], "perfetto goes to a file"),
-        ([SIMULATED, "--to", "tkm"], "tkm goes to a file"),
+        ([SIMULATED, "--to", "perfetto"], "perfetto needs a file"),
+        ([SIMULATED, "--to", "tkm"], "tkm needs a file"),
         ([SIMULATED, "--to", "junit"], "junit is a format of gates, and a report has none"),
         ([SIMULATED, "--to", "perfeto"], "no output format 'perfeto'; did you mean 'perfetto'?"),
         ([SIMULATED, "--to", "html", "-o", "x.md"], "-o x.md and --format html name two formats"),

@@ -117,7 +117,7 @@ def test_an_option_that_is_not_there_is_still_refused(call):
         ([ONE, "SELECT 1", "--recipe", "files"], "--recipe files: a statement is given as well", "leave out"),
         ([ONE, "SELECT 1; SELECT 2", "-o", "x.csv"], "-o takes the rows of one statement", "give one"),
         ([ONE, "SELECT 1 AS a", "-o", "x.xls"], "x.xls: no output format ends in '.xls'", ".csv"),
-        ([ONE, "SELECT 1 AS a", "--format", "parquet"], "parquet goes to a file", "-o"),
+        ([ONE, "SELECT 1 AS a", "--format", "parquet"], "parquet needs a file", "-o"),
         ([ONE, "SELECT 1 AS a", "--memory", "much"], "--memory much: not a size", "4GiB"),
         (["no_such_place", "SELECT 1 FROM host_ops"], "no_such_place", ""),
         ([], "Missing argument 'PATH...'.", "tracekit sql --help"),
