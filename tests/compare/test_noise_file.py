@@ -210,6 +210,13 @@ def test_a_small_table_says_what_can_be_seen():
     assert find_resolvable_change(Noise(0.0, 3.0, 4, 2, None)) is None
 
 
+def test_nothing_above_100_percent_is_detectable():
+    side = made_side("n", step_rows([1.0], [1.6], [0.9], [1.3]))
+    report = build_noise_report(calibrated(side), side)
+    assert report.answer.endswith("4 runs per side cannot detect changes below 100 %")
+    assert "resolves" not in [heading.name for heading in report.overview.headings]
+
+
 @pytest.mark.slow
 def test_the_smallest_change_of_the_table_is_shown_in_four_of_five_comparisons():
     """By simulated comparisons with this noise, 4 v 4: the true spread is as large as three degrees leave possible."""

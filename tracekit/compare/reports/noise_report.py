@@ -64,7 +64,7 @@ _HEADINGS = parse_headings("""
     runs | runs | count
     steps | fewest steps | count | Of one run.
     sd | spread | ratio | Standard deviation of the means of runs.
-    resolves | smallest change | ratio | What four runs per side can then show, in 80 % of cases.
+    resolves | smallest change | ratio | What four runs per side detect in 80 % of cases; empty above 100 %.
 """)
 
 
@@ -81,7 +81,7 @@ def _make_noise_rows(noise: NoiseFile, side: ComparedSide) -> Iterator[dict[str,
             "runs": of_metric.runs,
             "steps": of_metric.steps,
             "sd": of_metric.sd,
-            "resolves": find_resolvable_change(of_metric),
+            "resolves": _keep_detectable_change(find_resolvable_change(of_metric)),
         }
 
 
@@ -93,11 +93,16 @@ def _describe_calibrated_hardware(noise: NoiseFile) -> Iterator[str]:
         yield f"world size {noise.fingerprint['world_size']}"
 
 
+def _keep_detectable_change(change: float | None) -> float | None:
+    """Keep a detectable change up to 100 %; larger ones promise nothing."""
+    return change if change is not None and change <= 1 else None
+
+
 def _describe_step_noise(first: Mapping[str, Any], *, few: bool) -> str:
     """Describe the spread of the step, and the smallest change that it lets one detect."""
     text = f"runs differ by {format_quantity(first['sd'], 'ratio')} in {first['title']} (standard deviation)"
     if few:
         return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"
     if first["resolves"] is None:
-        return text
+        return f"{text}: {LEAST_RUNS_OF_PLAN} runs per side cannot detect changes below 100 %" if first["sd"] else text
     return f"{text}: {LEAST_RUNS_OF_PLAN} runs per side detect changes of {format_quantity(first['resolves'], 'ratio')} or more"
