@@ -156,7 +156,7 @@ class DistProfiler:
             return
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))
-        if isinstance(step, str) and step.isdecimal():
+        if isinstance(step, str) and step.isascii() and step.isdecimal() and len(step) < 19:
             step = int(step)
         if self._manifest is not None:
             self._try("manifest", lambda: self._begin(step, kwargs.get("role")))

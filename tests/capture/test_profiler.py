@@ -455,3 +455,14 @@ def test_a_stage_is_as_it_was_declared_and_follows_no_schedule_unless_it_says_so
         ("actor_update", "actor_update", True, "red", None, None),
         ("said", "its_role", False, None, "d", "c"),
     ]
+
+
+@pytest.mark.parametrize(("step", "listed"), [("4", 4), (4, 4), ("4x", "4x"), ("²", "²"), ("9" * 5_000, "9" * 5_000)])
+def test_a_step_given_as_text_is_a_number_and_no_text_ends_the_run(tmp_path, step, listed):
+    config = ProfilerConfig(tool="torch", enable=True, all_ranks=True, save_path=str(tmp_path))
+    begun = []
+    profiler = DistProfiler(0, config)
+    profiler._begin = lambda number, scope: begun.append(number)
+    profiler._backend = types.SimpleNamespace(start=lambda scope, number: begun.append(number), stop=list)
+    profiler.start(profile_step=step)
+    assert set(begun) == {listed}

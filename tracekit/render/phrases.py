@@ -146,7 +146,7 @@ def _format_unproven_claim(verdict: Verdict) -> str:
 
 
 def _compute_priced_step(verdict: Verdict) -> int | None:
-    """Compute the step of which the price of an abstention is a share; None if not finite."""
+    """Compute the step time from the price of an abstention and its share; None if not finite."""
     if not verdict.price_ns or not verdict.price_ratio or verdict.price_ns >= 2**63:
         return None
     step_ns = verdict.price_ns / verdict.price_ratio

@@ -1,4 +1,4 @@
-"""What do operators cost by the shape of their inputs, and with all that runs inside them? (definition M9)."""
+"""Cost of operators by input shape, and including the operators that they call (definition M9)."""
 
 from __future__ import annotations
 

@@ -158,11 +158,11 @@ def _make_attribution_sheet(
         cells.append((row.what, *_get_row_times(row), hows.get((row.stage, row.what), _describe_row_change(row))))
     sheet = Sheet(name, title, (what, *_TIMES, _HOW), tuple(cells))
     if all(row.low is None and row.high is None for row in rows):
-        sheet = drop_sheet_columns(sheet, ("low", "high"))
+        sheet = _drop_sheet_columns(sheet, ("low", "high"))
     return _add_stage_column(sheet, rows)
 
 
-def drop_sheet_columns(sheet: Sheet, names: Sequence[str]) -> Sheet:
+def _drop_sheet_columns(sheet: Sheet, names: Sequence[str]) -> Sheet:
     """Drop columns of a table by name."""
     kept = [place for place, heading in enumerate(sheet.headings) if heading.name not in names]
     rows = tuple(tuple(row[place] for place in kept) for row in sheet.rows)

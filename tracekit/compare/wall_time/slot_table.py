@@ -201,6 +201,8 @@ def _share_out_recordings(steps: CountedSteps, unit: Key) -> CountedSteps | str:
         values, mine = by_run[run], steps.run == number
         # A cadence or a count shares out whole recordings, a stage those parts of them that are its own.
         whole = float(steps.wall[mine].sum())
+        if not whole:
+            return "a recording without step marks lasts 0 ns"
         shares[mine] = (
             (fsum(values) / len(values) * mine.sum() / whole) if unit[0] != STAGE_TIME else mine.sum() / len(values)
         )

@@ -310,7 +310,7 @@ def _estimate_pause_cost(late: LateRanks, cause: LatenessCause) -> float:
 def list_straggler_abstentions(
     measured: Measurements, judged: list[LateRanks], thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """List the runs of which R09 names no rank and cannot rule one out."""
+    """List the runs in which R09 names no rank and cannot rule one out."""
     limit = thresholds.of("straggler")
 
     def lacking(groups_of_run: list[RankGroup]) -> EvidenceLack | None:

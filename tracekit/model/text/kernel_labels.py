@@ -115,7 +115,7 @@ def shorten_kernel_name(name: str) -> str:
         return name
     if len(function) > MAX_FUNCTION:
         function = f"{function[: MAX_FUNCTION - 1]}…"
-    return f"{kind} ({', '.join(part for part in (function, _identify_compute_type(text)) if part)})"
+    return _format_kernel_label(kind, function, text)
 
 
 def is_template_name(text: str) -> bool:
@@ -142,7 +142,11 @@ def label_kernel_family(name: str) -> str:
     kind = _identify_operation(text, function)
     if kind is None or kind == function:
         return strip_build_details(name).removeprefix("void ")
-    function = _VARYING.sub("#", function).strip("_#")
+    return _format_kernel_label(kind, _VARYING.sub("#", function).strip("_#"), text)
+
+
+def _format_kernel_label(kind: str, function: str, text: str) -> str:
+    """Format operation, function and compute type: `softmax (cunn_SoftMaxForward, bf16)`."""
     return f"{kind} ({', '.join(part for part in (function, _identify_compute_type(text)) if part)})"
 
 
