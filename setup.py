@@ -76,8 +76,12 @@ SWEEPS = Extension(
     **PYTHON,
 )
 
+PATHS = Extension(
+    "tracekit.replay._paths", ["tracekit/replay/_paths.c"], depends=["tracekit/model/_arrays.h"], **PYTHON
+)
+
 setup(
     cmdclass={"build_py": BuildWithExample, "build_ext": BuildHardened},
-    ext_modules=[SCANNER, PAGES, HARMLESS, RECORDS, SWEEPS],
+    ext_modules=[SCANNER, PAGES, HARMLESS, RECORDS, SWEEPS, PATHS],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

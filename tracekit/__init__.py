@@ -10,6 +10,7 @@ measured.tables["kernels"]                       # the tables behind it: every p
 print(tracekit.render(report, "md"))
 change = tracekit.compare("base/", "opt/")       # a Comparison
 print(change.verdict, tracekit.render(change))
+what_if = tracekit.whatif("outputs/profile", "unwait by=aten::item")   # the predicted step, as a Report
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.report import Report
     from tracekit.model.trace import Measurements, Trace
-    from tracekit.pipeline import analyze, compare, measure
+    from tracekit.pipeline import analyze, compare, measure, whatif
     from tracekit.pipeline.options import Options
     from tracekit.readers.loading import load, load_all
     from tracekit.render import render
@@ -40,6 +41,7 @@ _LAZY = {
     "load_all": "tracekit.readers.loading",
     "measure": "tracekit.pipeline",
     "render": "tracekit.render",
+    "whatif": "tracekit.pipeline",
     "Comparison": "tracekit.compare.comparison",
     "Options": "tracekit.pipeline.options",
     "Report": "tracekit.model.report",
@@ -64,6 +66,7 @@ __all__ = [
     "load_all",
     "measure",
     "render",
+    "whatif",
 ]
 
 

@@ -12,10 +12,10 @@ from chrome_builder import step, write
 from tracekit.discover.contents import digest_content
 from tracekit.model.trace import Source
 from tracekit.pipeline import measure_source
-from tracekit.pipeline import merge as merging
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.measure_source import add_content_digest
 from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.render import read_report_json, write_report_json
 
 QUESTIONS = ("kernels",)

@@ -14,10 +14,10 @@ from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.frame import Frame, texts
 from tracekit.model.trace import Measurements
-from tracekit.pipeline import merge as merging
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.pipeline.run_grouping import merge as merging
 
 QUESTIONS = ("memory-peak",)
 GIB = 2**30

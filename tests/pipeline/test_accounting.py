@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from tracekit.cli import main
 from tracekit.model.inputs.note_codes import explain_os_error
-from tracekit.pipeline import merge as merging
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze_uncached, discover_sources
+from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.render import read_report_json, render, write_report_json
 
 QUESTIONS = ("kernels",)

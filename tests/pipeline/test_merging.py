@@ -8,8 +8,8 @@ from chrome_builder import annotation, launched, step, write
 
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.merge import merge
 from tracekit.pipeline.run import Options, analyze_uncached, judge
+from tracekit.pipeline.run_grouping.merge import merge
 
 QUESTIONS = ("communication", "data-quality", "gpu-time", "operators", "steps", "stragglers")
 

@@ -21,7 +21,7 @@ from tracekit.model.version import VERSION
 
 COMMAND_GROUPS = {
     "Start": ("demo", "analyze", "open", "inspect", "doctor"),
-    "Compare": ("compare", "gate", "noise"),
+    "Compare": ("compare", "gate", "noise", "whatif"),
     "Look up": ("explain", "tables", "sql", "schema"),
     "Connect": ("export", "log", "collect", "mcp"),
     "Housekeeping": ("cache", "completion"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracekit.discover.arguments import list_paths
 from tracekit.model.report import Report
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Numbers = str | int | Iterable[int] | None
 """Ranks or steps: a range such as "0-3,7", a number, or several; None means all."""
 
-__all__ = ["analyze", "compare", "measure"]
+__all__ = ["analyze", "compare", "measure", "whatif"]
 
 
 def analyze(  # noqa: PLR0913 - one per option
@@ -161,3 +161,27 @@ def compare(  # noqa: PLR0913 - one per option
     }
     options = parse_options(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison
+
+
+def whatif(
+    path: str | Path | Sequence[str | Path],
+    changes: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = (),
+    *,
+    ranks: Numbers = None,
+    steps: Numbers = None,
+    exclude: str | Sequence[str] = (),
+    jobs: int | None = None,
+    cache: bool = True,
+) -> Report:
+    """Replay the run at `path` with changes, and predict its step after each.
+
+    A change is a text ("scale device rank=2 factor=0.8") or a mapping ({"do": "unwait", "by": "aten::item"}). Changes add
+    up: each is applied after those before it. `steps` limits the steps that are timed, else those that `analyze` counts are.
+    The report has the tables `changes`, `touched`, `critical_path` and `ledger`. Raises `TracekitError` if the path has no
+    trace, or several runs, or if a change is malformed or matches nothing.
+    """
+    from tracekit.pipeline.replaying import ask_what_if
+
+    several = [changes] if isinstance(changes, (str, Mapping)) else changes
+    reading = {"ranks": ranks, "steps": steps, "exclude": exclude, "jobs": jobs, "cache": cache}
+    return ask_what_if(list_paths(path), several, parse_options(reading))

@@ -36,7 +36,6 @@ from tracekit.model.tables.arrays import Columns
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
-from tracekit.pipeline import merge as merging
 from tracekit.pipeline import question_selection
 from tracekit.pipeline.build_report import build_report_of_sections, judge_section
 from tracekit.pipeline.cache import measurement_cache, saved_measurements
@@ -59,6 +58,7 @@ from tracekit.pipeline.measure_source import (
 )
 from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
+from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.finding_parts import merge_stage_findings
 from tracekit.pipeline.wire_format.worker_tables import (

@@ -1,0 +1,40 @@
+# The passes over a dependency graph: arrays in one piece; the last ones are written to.
+
+import numpy as np
+import numpy.typing as npt
+
+# Edges into each instant and a topological order; returns the number of instants that no cycle holds.
+def order(
+    source: npt.NDArray[np.int32],
+    target: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int64],
+    incoming: npt.NDArray[np.int32],
+    order: npt.NDArray[np.int32],
+    /,
+) -> int: ...
+
+# The longest path to each instant, and the edge that decides it.
+def longest(
+    order: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int64],
+    incoming: npt.NDArray[np.int32],
+    source: npt.NDArray[np.int32],
+    weight: npt.NDArray[np.int64],
+    recorded: npt.NDArray[np.int64],
+    time: npt.NDArray[np.int64],
+    decider: npt.NDArray[np.int32],
+    /,
+) -> None: ...
+
+# The time of each edge on the way back from instants, within the limits of each walk.
+def walk(
+    at: npt.NDArray[np.int32],
+    low: npt.NDArray[np.int64],
+    high: npt.NDArray[np.int64],
+    time: npt.NDArray[np.int64],
+    decider: npt.NDArray[np.int32],
+    source: npt.NDArray[np.int32],
+    spent: npt.NDArray[np.int64],
+    before: npt.NDArray[np.int64],
+    /,
+) -> None: ...

@@ -1,0 +1,387 @@
+"""Carrying out a change: it alters weights of a graph, and may remove and add edges. Changes compose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.model.records import dataclass
+from tracekit.process.host.tree import HOLDER
+from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.edges import (
+    ARRIVAL,
+    COPY,
+    KERNEL,
+    LAUNCH,
+    OVERLAP,
+    OWN_LENGTH,
+    STREAM_GAP,
+    STREAM_WAIT,
+    SYNC_RETURN,
+    TRANSFER,
+    Ints,
+    Mask,
+)
+from tracekit.replay.paths import NEVER
+from tracekit.replay.selection import MICRO, JobIndex, mark_windows, select_host_edges, select_ops
+
+ASYNC_CALL_NS, HAND_OVER_NS = 4 * MICRO, 1 * MICRO
+"""What an asynchronous copy costs the host, and how soon the consumer of a hidden collective starts."""
+
+
+@dataclass(slots=True)
+class Weights:
+    """Weights under change: of the edges of the graph, and `added` edges (source, target, weight)."""
+
+    weight: Ints
+    added: list[tuple[Ints, Ints, Ints]]
+
+    def copy(self) -> Weights:
+        """Copy the state, so that a change can be tried."""
+        return Weights(self.weight.copy(), list(self.added))
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a change touched: ops, calls that waited, and host time. `edges` marks the altered edges."""
+
+    ops: int
+    waits: int
+    host_ns: int
+    edges: Mask
+
+
+def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> Touched:
+    """Carry out a change. Raises `ChangeError` if it selects nothing, or touches what it does not name."""
+    before, added = weights.weight.copy(), len(weights.added)
+    _VERBS[change.do](index, weights, change)
+    altered = before != weights.weight
+    if not altered.any() and len(weights.added) == added:
+        raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
+    edges = index.job.edges
+    host = np.zeros(len(altered), np.bool_)
+    host[index.host_edges] = True
+    gone = np.minimum(np.maximum(before - weights.weight, 0), np.maximum(before, 0))
+    ops = np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & altered
+    return Touched(
+        len(np.unique(edges.owner[ops])),
+        int((altered & (edges.kind == SYNC_RETURN)).sum()),
+        int(gone[altered & host].sum()),
+        altered,
+    )
+
+
+def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Multiply lengths by a factor, or shorten them to a length."""
+    rows = (
+        select_host_edges(index, change.where, returns=change.do == "scale")
+        if change.on == "host"
+        else _find_lengths(index, _pick_ops(index, change))
+    )
+    old = weights.weight[rows]
+    if change.do == "scale":
+        new = (old * change.factor).astype(np.int64)
+    else:
+        new = np.minimum(old, int(change.to_us * MICRO))
+    weights.weight[rows] = np.where(old > NEVER, new, old)
+
+
+def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
+    ops = select_ops(index, change.where, change.on)
+    if not len(ops):
+        raise ChangeError(f"no op in this run matches {change.describe()}", index.suggest(change))
+    return ops
+
+
+def _find_lengths(index: JobIndex, ops: Ints) -> Ints:
+    """Find the edges that are the length of these ops."""
+    edges = index.job.edges
+    chosen = np.zeros(int(index.job.first_op[-1]) + 1, np.bool_)
+    chosen[ops] = True
+    return np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & chosen[edges.owner])
+
+
+def _unwait(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Drop the waits of the selected calls, which then cost nothing."""
+    edges = index.job.edges
+    rows = np.flatnonzero(edges.kind == SYNC_RETURN)
+    rows = rows[_mark_calls(index, change, rows)]
+    weights.weight[rows] = NEVER
+
+
+def _mark_calls(index: JobIndex, change: RunChange, rows: Ints) -> Mask:
+    """Mark the returns of calls that a change selects."""
+    edges, where = index.job.edges, change.where
+    path, at = edges.owner[rows], index.job.time[edges.target[rows]] - 1
+    chosen = mark_windows(index, where, index.edge_process[rows], at)
+    if where.by:
+        chosen &= index.match_within(where.by)[path]
+    if where.row:
+        chosen &= index.match_paths(where.row)[path]
+    return chosen
+
+
+def _unblock(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Make copies asynchronous; the synchronization after them goes with them."""
+    ops, edges = _pick_ops(index, change), index.job.edges
+    _refuse_several_directions(index, ops, change)
+    chosen = np.zeros(len(index.job.time) + 2, np.bool_)
+    chosen[index.op_start[ops] + 1] = True
+    rows = np.flatnonzero((edges.kind == SYNC_RETURN) & chosen[edges.source])
+    weights.weight[rows] = NEVER
+    host = index.host_edges[np.isin(edges.target[index.host_edges], edges.target[rows])]
+    weights.weight[host] = np.minimum(weights.weight[host], ASYNC_CALL_NS)
+
+
+def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) -> None:
+    """Refuse to make copies of several directions asynchronous: what reads a value back must wait for it."""
+    names = {_name_op(index, op) for op in ops.tolist()[:100_000]}
+    directions = {name.split("(")[0].strip() for name in names}
+    if len(directions) > 1 and not change.where.by:
+        raise ChangeError(
+            f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
+            'name one direction, such as \'HtoD .Pageable\', or the op that copies: "by": "aten::to"',
+        )
+
+
+def _name_op(index: JobIndex, op: int) -> str:
+    process = int(index.op_process[op])
+    graph = index.job.processes[process]
+    code = int(graph.ops.name.codes[op - int(index.job.first_op[process])])
+    return graph.ops.name.texts[code] if code >= 0 else ""
+
+
+def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Remove ops, or a range with its host time, its waits and all ops that it launched."""
+    if change.on == "range":
+        rows = select_host_edges(index, change.where)
+        weights.weight[rows] = np.where(weights.weight[rows] > NEVER, 0, weights.weight[rows])
+        _unwait(index, weights, change)
+        ops = select_ops(index, change.where, "all")
+        if not len(rows) and not len(ops):
+            raise ChangeError(f"no range in this run matches {change.describe()}", index.suggest(change))
+    else:
+        ops = _pick_ops(index, change)
+    _drop_ops(index, weights, ops)
+    if change.host:
+        _drop_host_rows(index, weights, ops, change.host)
+
+
+def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
+    """Remove ops. They keep their place on the stream with no length; what the stream waited for still holds.
+
+    A collective's wait for its input goes with it, and so do the waits for it. The last wait of a step for a removed
+    collective passes to the collective kept before it on its stream.
+    """
+    job, edges, weight = index.job, index.job.edges, weights.weight
+    total = int(job.first_op[-1])
+    gone = np.zeros(total + 1, np.bool_)
+    gone[ops] = True
+    owned = gone[edges.owner]
+    has_own_length = np.zeros(len(job.time) + 1, np.bool_)
+    has_own_length[edges.target[edges.kind == OWN_LENGTH]] = True
+    of_device = np.isin(edges.kind, (KERNEL, COPY))
+    weight[owned & of_device] = 0
+    transfer = owned & (edges.kind == TRANSFER)
+    weight[transfer] = np.where(has_own_length[edges.target[transfer]], NEVER, 0)
+    previous = _find_previous(index)
+    follows = np.append(previous >= 0, False)
+    weight[owned & (edges.kind == LAUNCH) & follows[edges.owner]] = NEVER
+    weight[owned & np.isin(edges.kind, (STREAM_GAP, OVERLAP))] = 0
+    is_collective = np.append(index.is_collective, False)
+    weight[owned & (edges.kind == STREAM_WAIT) & is_collective[edges.owner] & follows[edges.owner]] = NEVER
+    weight[owned & (edges.kind == ARRIVAL)] = NEVER
+    _pass_waits_on(index, weights, gone, previous)
+
+
+def _find_previous(index: JobIndex) -> Ints:
+    """Find the op before each on its stream, as numbered in the job; -1 for none."""
+    parts = [
+        np.where(graph.ops.previous >= 0, graph.ops.previous + index.job.first_op[number], -1)
+        for number, graph in enumerate(index.job.processes)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints) -> None:
+    """Drop the waits for removed collectives; the last of each step waits for the collective kept before instead."""
+    job, edges, weight = index.job, index.job.edges, weights.weight
+    op_of = np.full(len(job.time) + 2, -1, np.int64)
+    op_of[index.op_start + 1] = np.arange(len(index.op_start))
+    waits = np.flatnonzero((edges.kind == STREAM_WAIT) & (weight > NEVER))
+    source = op_of[edges.source[waits]]
+    lost = gone[source] & (source >= 0) & np.append(index.is_collective, False)[source]
+    waits, source = waits[lost], source[lost]
+    weight[waits] = NEVER
+    if not len(waits):
+        return
+    waiting = edges.owner[waits].astype(np.int64)
+    at = job.time[edges.target[waits]]
+    process = index.op_process[source]
+    key = process * (2**32) + index.step_at(process, at)
+    order = np.lexsort((at, key))
+    last = order[np.append(np.diff(key[order]) != 0, [True])]
+    kept = previous[source[last]]
+    while (removed := (kept >= 0) & gone[kept]).any():
+        kept[removed] = previous[kept[removed]]
+    good = (kept >= 0) & np.append(index.is_collective, False)[kept]
+    target = index.op_start[waiting[last[good]]]
+    weights.added.append((index.op_start[kept[good]] + 1, target, np.full(int(good.sum()), HAND_OVER_NS)))
+
+
+def _drop_host_rows(index: JobIndex, weights: Weights, ops: Ints, pattern: str) -> None:
+    """Remove the host time of the rows of a matching name that launched these ops."""
+    job, edges = index.job, index.job.edges
+    within = index.match_within(pattern)
+    rows = index.host_edges[within[edges.owner[index.host_edges]]]
+    if not len(rows):
+        raise ChangeError(f"host: no row in this run matches {pattern!r}")
+    # Segments of one row follow one another: number their runs, and remove those in which an op was launched.
+    inside = np.zeros(len(job.time) + 1, np.bool_)
+    inside[edges.target[rows]] = True
+    starts = inside[:-1] & ~np.append(False, inside[:-2])
+    run = np.where(inside[:-1], np.cumsum(starts), 0)
+    launched = np.full(len(index.op_start), -1, np.int64)
+    for number, graph in enumerate(job.processes):
+        mine = slice(int(job.first_op[number]), int(job.first_op[number + 1]))
+        launched[mine] = np.where(graph.ops.call_end >= 0, graph.ops.call_end + job.first[number], -1)
+    runs = np.unique(run[launched[ops][launched[ops] >= 0]])
+    runs = runs[runs > 0]
+    weights.weight[rows[np.isin(run[edges.target[rows]], runs)]] = 0
+    waits = np.flatnonzero(edges.kind == SYNC_RETURN)
+    weights.weight[waits[np.isin(run[edges.target[waits]], runs)]] = NEVER
+
+
+def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Let only what a row launches wait for the selected collectives."""
+    ops, edges = _pick_ops(index, change), index.job.edges
+    total = int(index.job.first_op[-1])
+    hidden = np.zeros(len(index.job.time) + 2, np.bool_)
+    hidden[index.op_start[ops] + 1] = True
+    is_collective = np.append(index.is_collective, False)
+    consumers = (edges.kind == STREAM_WAIT) & hidden[edges.source] & ~is_collective[edges.owner]
+    weights.weight[consumers] = NEVER
+    within = index.match_within(change.until)
+    waiting = np.flatnonzero(within[index.op_path] & ~index.is_collective[:total])
+    if not len(waiting):
+        raise ChangeError(f"until: no row in this run that launches work matches {change.until!r}")
+    for process in np.unique(index.op_process[ops]).tolist():
+        mine = ops[index.op_process[ops] == process]
+        candidates = waiting[index.op_process[waiting] == process]
+        candidates = candidates[np.argsort(index.op_at_ns[candidates], kind="stable")]
+        place = np.searchsorted(index.op_at_ns[candidates], index.op_at_ns[mine])
+        fits = place < len(candidates)
+        target = index.op_start[candidates[place[fits]]] if len(candidates) else place[fits]
+        source = index.op_start[mine[fits]] + 1
+        weights.added.append((source, target, np.full(len(source), HAND_OVER_NS)))
+
+
+def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Let each op, or each stretch of host time, last as long as that of the median rank at the same place."""
+    edges = index.job.edges
+    ranks = change.where.rank
+    everywhere = replace(change.where, rank=None)
+    if change.on == "host":
+        rows = select_host_edges(index, everywhere, returns=True)
+        process, at = index.edge_process[rows], index.job.time[edges.target[rows]] - 1
+        name = np.append(_number_names(index, "paths"), -1)[edges.owner[rows]]
+        lengths, targets = weights.weight[rows], rows
+    else:
+        ops = select_ops(index, everywhere, "device")
+        process, at = index.op_process[ops], index.op_at_ns[ops]
+        name = _number_names(index, "ops")[ops]
+        edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int64)
+        own = np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY)))
+        edge_of[edges.owner[own]] = own
+        targets = edge_of[ops]
+        lengths = weights.weight[targets]
+    if not len(targets):
+        raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
+    middle = _compute_medians_by_place(index, (process, at, name), lengths, ranks)
+    rank_of = np.array([-1 if graph.source.rank is None else graph.source.rank for graph in index.job.processes])
+    chosen = (middle >= 0) & (np.isin(rank_of[process], list(ranks)) if ranks is not None else middle >= 0)
+    weights.weight[targets[chosen]] = middle[chosen]
+
+
+def _number_names(index: JobIndex, what: str) -> Ints:
+    """Number the names of all paths or ops over all processes."""
+    numbers: dict[str, int] = {}
+    parts = []
+    for graph in index.job.processes:
+        coded = graph.paths.name if what == "paths" else graph.ops.name
+        of_text = [numbers.setdefault(text, len(numbers)) for text in coded.texts]
+        parts.append(np.array([*of_text, -1], np.int64)[coded.codes])
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _compute_medians_by_place(
+    index: JobIndex, keys: tuple[Ints, Ints, Ints], lengths: Ints, ranks: frozenset[int] | None
+) -> Ints:
+    """Compute the median over ranks of the length at each place (step, name, ordinal); -1 without another rank."""
+    process, at, name = keys
+    step = index.step_at(process, at)
+    order = np.lexsort((at, name, step, process))
+    key = np.stack((process[order], step[order], name[order]))
+    fresh = np.append(True, (np.diff(key, axis=1) != 0).any(axis=0))
+    begin = np.flatnonzero(fresh)
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = np.arange(len(order)) - np.repeat(begin, np.diff(np.append(begin, len(order))))
+    _, place = np.unique(np.stack((step, name, ordinal)), axis=1, return_inverse=True)
+    place = place.reshape(-1)
+    counted = np.ones(len(place), np.bool_)
+    if ranks is not None:
+        rank_of = np.array([-1 if graph.source.rank is None else graph.source.rank for graph in index.job.processes])
+        counted = ~np.isin(rank_of[process], list(ranks))
+    middle = np.full(int(place.max(initial=-1)) + 1, -1, np.int64)
+    rows = np.flatnonzero(counted)
+    rows = rows[np.lexsort((lengths[rows], place[rows]))]
+    first = np.flatnonzero(np.append(True, np.diff(place[rows]) != 0)) if len(rows) else rows
+    size = np.diff(np.append(first, len(rows)))
+    low, high = lengths[rows[first + (size - 1) // 2]], lengths[rows[first + size // 2]]
+    middle[place[rows[first]]] = (low + high) // 2
+    medians: Ints = middle[place]
+    return medians
+
+
+def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Prepare each batch on another thread: it is ready one preparation / workers after the one before."""
+    job, where = index.job, change.where
+    assert where.range is not None, "the verb requires it"
+    rows = select_host_edges(index, where)
+    if not len(rows):
+        raise ChangeError(f"no range in this run matches {where.range!r}", index.suggest(change))
+    edges = job.edges
+    inside = np.zeros(len(job.time) + 1, np.bool_)
+    inside[edges.target[rows]] = True
+    begins = np.flatnonzero(inside[:-1] & ~np.append(False, inside[:-2]))
+    ends = np.flatnonzero(inside[:-1] & ~inside[1:])
+    work = job.time[ends] - job.time[begins - 1]
+    weights.weight[rows] = 0
+    of_end = job.process_of(ends.astype(np.int32))
+    same = of_end[1:] == of_end[:-1]
+    ready = (work[1:] / change.workers).astype(np.int64)
+    weights.added.append((ends[:-1][same], ends[1:][same], ready[same]))
+
+
+def _graph(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Launch all ops of a range with one call."""
+    rows = select_host_edges(index, change.where)
+    holder = np.append(index.holder, -1)[index.job.edges.owner[rows]]
+    rows = rows[(holder >= 0) & (holder != HOLDER["range"])]
+    factor = change.factor if change.factor < 1 else 0.0
+    weights.weight[rows] = (weights.weight[rows] * factor).astype(np.int64)
+
+
+_VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {
+    "scale": _scale,
+    "set": _scale,
+    "remove": _remove,
+    "unwait": _unwait,
+    "unblock": _unblock,
+    "hide": _hide,
+    "equalise": _equalise,
+    "prefetch": _prefetch,
+    "graph": _graph,
+}

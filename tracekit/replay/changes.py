@@ -1,0 +1,246 @@
+"""Changes to a run as data: what is done, and to which part of the run.
+
+A rule names the change that removes its cause, and a person writes one after `tracekit whatif --change`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from tracekit.discover.selection import parse_numbers
+from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
+from tracekit.model.text.labels import did_you_mean
+
+Verb = Literal["scale", "set", "remove", "unwait", "unblock", "hide", "equalise", "prefetch", "graph"]
+Target = Literal["host", "device", "collective", "range"]
+
+
+class ChangeError(TracekitError):
+    """A change that cannot be carried out: it is malformed, selects nothing, or selects more than it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Part of a run; None selects all. Patterns are regular expressions, searched for in names.
+
+    - `range`, `not_range`: while any thread is in such a row; `row`: the innermost row; `by`: a row around it, or around
+      the launch of an op.
+    - `op`: kernel, copy or collective; `group`: its process group.
+    - `silent`: only time in which the host recorded no op and no call.
+    - `at_least_us`: only segments this long; `longer_than_us`: only ops this long.
+    - `before`: the time just before a row; `nth`: only the n-th range of each step, from 0.
+    """
+
+    rank: frozenset[int] | None = None
+    step: frozenset[int] | None = None
+    range: str | None = None
+    not_range: str | None = None
+    row: str | None = None
+    by: str | None = None
+    op: str | None = None
+    group: str | None = None
+    silent: bool = False
+    at_least_us: float = 0.0
+    longer_than_us: float = 0.0
+    before: str | None = None
+    nth: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A change: `do` it `on` the selection. Other fields belong to single verbs (see `VERBS`)."""
+
+    do: Verb
+    on: Target
+    where: Selection
+    factor: float = 1.0
+    to_us: float = 0.0
+    host: str | None = None
+    until: str = ""
+    workers: int = 1
+
+    def describe(self) -> str:
+        """Describe the change as `tracekit whatif --change` reads it."""
+        return json.dumps(describe_change(self), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class VerbRecord:
+    """What a verb means, which targets it can have (the first is the default), and its own fields."""
+
+    doc: str
+    targets: tuple[Target, ...]
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+VERBS: Mapping[str, VerbRecord] = {
+    "scale": VerbRecord("Multiply the length by a factor.", ("host", "device", "collective"), ("factor",)),
+    "set": VerbRecord("Shorten to a length in µs.", ("host", "device", "collective"), ("to_us",)),
+    "remove": VerbRecord(
+        "Remove ops, and with `host` the time of the rows that launched them; or a range with all that it launched.",
+        ("device", "collective", "range"),
+        (),
+        ("host",),
+    ),
+    "unwait": VerbRecord("Do not wait for the device in the selected calls.", ("host",)),
+    "unblock": VerbRecord("Make copies asynchronous: their calls return at once.", ("device",), ("op",)),
+    "hide": VerbRecord(
+        "Let only the work inside the row `until` wait for these collectives.", ("collective",), ("until",)
+    ),
+    "equalise": VerbRecord("Let each op last as long as the median rank's op at its place.", ("device", "host")),
+    "prefetch": VerbRecord(
+        "Let `workers` threads prepare what a range prepares, ahead of time.", ("range",), ("range",), ("workers",)
+    ),
+    "graph": VerbRecord(
+        "Launch all ops of a range with one call, at `factor` of its host time.", ("range",), ("range",), ("factor",)
+    ),
+}
+
+_TEXTS = ("range", "not_range", "row", "by", "op", "group", "before", "until", "host")
+_SETS = ("rank", "step", "nth")
+_NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us")
+FIELDS = ("do", "on", *_TEXTS, *_SETS, *_NUMBERS, "silent", "workers")
+
+
+def parse_change(text: str) -> RunChange:
+    """Parse a change: JSON, or words such as `scale device rank=2 factor=0.8`. Raises `ChangeError`."""
+    if text.lstrip().startswith("{"):
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ChangeError(f"not JSON: {error}", 'write {"do": "scale", "on": "device", "factor": 0.8}') from error
+        return make_change(values)
+    values = {}
+    verb, *words = text.split() or [""]
+    values["do"] = verb
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign and name in get_args(Target) and "on" not in values:
+            values["on"] = name
+        elif not sign:
+            raise ChangeError(f"{word!r} is not name=value", _list_fields())
+        else:
+            values[name] = _parse_field_text(name, value)
+    return make_change(values)
+
+
+def _parse_field_text(name: str, text: str) -> Any:
+    """Convert the text of a field written as name=value."""
+    if name in _SETS:
+        return text
+    if name in _TEXTS:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def make_change(values: Any) -> RunChange:
+    """Make a change from its fields, as in JSON. Raises `ChangeError` that names the field."""
+    record, verb, on = _check_names(values)
+    fields = {
+        name: _check_field(name, values[name])
+        for name in (*_TEXTS, *_SETS, *_NUMBERS, "silent", "workers")
+        if name in values
+    }
+    if odd := sorted(_OWN & fields.keys() - {*record.required, *record.optional}):
+        raise ChangeError(f"{verb} has no {odd[0]!r}", record.doc)
+    where = Selection(**{name: fields[name] for name in Selection.__dataclass_fields__ if name in fields})
+    return _check_precise(RunChange(verb, on, where, **{name: fields[name] for name in _OWN & fields.keys()}))
+
+
+_OWN = {"factor", "to_us", "host", "until", "workers"}
+"""Fields of single verbs."""
+
+
+def _check_names(values: Any) -> tuple[VerbRecord, Verb, Target]:
+    """Check the verb, the target and the names of the fields. Raises `ChangeError`."""
+    if not isinstance(values, Mapping):
+        raise ChangeError("a change is an object", 'write {"do": "scale", "on": "device", "factor": 0.8}')
+    if unknown := [name for name in values if name not in FIELDS]:
+        near = did_you_mean(str(unknown[0]), FIELDS)
+        raise ChangeError(f"a change has no field {unknown[0]!r}{near}", _list_fields())
+    verb: Any = values.get("do")
+    if verb not in VERBS:
+        raise ChangeError(f"do: {verb!r} is not a change{did_you_mean(str(verb), VERBS)}", f"one of {', '.join(VERBS)}")
+    record = VERBS[verb]
+    on = values.get("on", record.targets[0])
+    if on not in record.targets:
+        raise ChangeError(f"{verb} cannot be done on {on!r}", f"on: {', '.join(record.targets)}")
+    if missing := [name for name in record.required if name not in values]:
+        raise ChangeError(f"{verb} needs {missing[0]!r}", record.doc)
+    return record, verb, on
+
+
+def _check_field(name: str, value: Any) -> Any:
+    """Check one field and convert it. Raises `ChangeError`."""
+    if name in _TEXTS:
+        if not isinstance(value, str):
+            raise ChangeError(f"{name}: {value!r} is not a text")
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ChangeError(f"{name}: {value!r} is not a regular expression: {error}") from error
+        return value
+    if name in _SETS:
+        return _parse_number_set(name, value)
+    if name == "silent":
+        if not isinstance(value, bool):
+            raise ChangeError(f"silent: {value!r} is neither true nor false")
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**12:
+        raise ChangeError(f"{name}: {value!r} is not a number from 0 on")
+    if name == "workers":
+        if value != int(value) or value < 1:
+            raise ChangeError(f"workers: {value!r} is not a whole number from 1 on")
+        return int(value)
+    return float(value)
+
+
+def _parse_number_set(name: str, value: Any) -> frozenset[int]:
+    """Parse a number, a list of numbers, or a text such as `0-3,7`. Raises `ChangeError`."""
+    if isinstance(value, str):
+        try:
+            return parse_numbers(value)
+        except TracekitError as error:
+            raise ChangeError(f"{name}: {error.problem}", error.hint) from error
+    values = value if isinstance(value, list) else [value]
+    if not values or any(isinstance(number, bool) or not isinstance(number, int) for number in values):
+        raise ChangeError(f"{name}: {value!r} is not a number, a list of numbers, or a text such as 0-3,7")
+    return frozenset(values)
+
+
+def _check_precise(change: RunChange) -> RunChange:
+    """Refuse changes that name nothing. Raises `ChangeError`."""
+    where = change.where
+    if change.do == "unwait" and not (where.row or where.by or where.range):
+        raise ChangeError("unwait names no calls", 'name the op that waits: "by": "aten::item"')
+    if change.do == "remove" and change.on != "range" and not (where.op or where.by):
+        raise ChangeError("remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"')
+    if change.do == "remove" and change.on == "range" and not where.range:
+        raise ChangeError("remove names no range", 'name it: "range": "validation"')
+    return change
+
+
+def _list_fields() -> str:
+    return f"fields: {', '.join(FIELDS)}"
+
+
+def describe_change(change: RunChange) -> dict[str, Any]:
+    """Describe a change as the fields that `make_change` reads."""
+    described: dict[str, Any] = {"do": change.do, "on": change.on}
+    for name in Selection.__dataclass_fields__:
+        value = getattr(change.where, name)
+        if value not in (None, False, 0.0):
+            described[name] = sorted(value) if isinstance(value, frozenset) else value
+    record = VERBS[change.do]
+    for name in (*record.required, *record.optional):
+        if name not in Selection.__dataclass_fields__ and getattr(change, name) is not None:
+            described[name] = getattr(change, name)
+    return described

@@ -1,0 +1,122 @@
+"""Edges of a dependency graph: an instant is at least the weight of each edge later than the instant it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+KINDS = (
+    "host row",
+    "host gap",
+    "call",
+    "launch",
+    "stream gap",
+    "kernel",
+    "copy",
+    "stream wait",
+    "sync return",
+    "arrival",
+    "transfer",
+    "launch queue",
+    "hand-over",
+    "overlap",
+    "own length",
+    "changed",
+)
+"""Kinds of edges: what makes an instant wait.
+
+`host row`, `host gap` and `call` follow one thread; `own length` keeps a collective from ending before it starts;
+`changed` is an edge that a change added.
+"""
+
+(
+    HOST_ROW,
+    HOST_GAP,
+    CALL,
+    LAUNCH,
+    STREAM_GAP,
+    KERNEL,
+    COPY,
+    STREAM_WAIT,
+    SYNC_RETURN,
+    ARRIVAL,
+    TRANSFER,
+    QUEUE,
+    HAND_OVER,
+    OVERLAP,
+    OWN_LENGTH,
+    CHANGED,
+) = range(len(KINDS))
+
+HOST_KINDS = (HOST_ROW, HOST_GAP, CALL)
+DEVICE_KINDS = (LAUNCH, STREAM_GAP, KERNEL, COPY, STREAM_WAIT, OVERLAP, ARRIVAL, TRANSFER, OWN_LENGTH)
+
+
+class Edges(NamedTuple):
+    """Columns of edges. `owner` is a call path for edges of host threads, and a device op for edges of a device; -1: none.
+
+    `inferred` marks edges that no record states: they give way where they would close a cycle.
+    """
+
+    source: Numbers
+    target: Numbers
+    weight: Ints
+    kind: npt.NDArray[np.int8]
+    owner: Numbers
+    inferred: Mask
+
+    def take(self, rows: npt.NDArray[Any]) -> Edges:
+        """Select edges."""
+        return Edges(*(column[rows] for column in self))
+
+
+class EdgeList:
+    """Edges under construction."""
+
+    def __init__(self) -> None:
+        self._parts: list[Edges] = []
+
+    def add(
+        self,
+        source: Any,
+        target: Any,
+        weight: Any,
+        kind: Any,
+        owner: Any = -1,
+        *,
+        inferred: bool = False,
+    ) -> None:
+        """Add edges; single values hold for all."""
+        count = np.broadcast(source, target).size
+        columns: Iterator[Any] = (
+            np.broadcast_to(np.asarray(column, kind_of_column), count)
+            for column, kind_of_column in zip((source, target, weight, kind, owner, inferred), _TYPES, strict=True)
+        )
+        self._parts.append(Edges(*columns))
+
+    def build(self) -> Edges:
+        """Concatenate all edges, in the order in which they were added."""
+        columns = zip(*self._parts, strict=True) if self._parts else [()] * len(_TYPES)
+        return Edges(
+            *(
+                np.concatenate(column) if column else np.empty(0, kind_of_column)
+                for column, kind_of_column in zip(columns, _TYPES, strict=True)
+            )
+        )
+
+
+_TYPES = (np.int32, np.int32, np.int64, np.int8, np.int32, np.bool_)
+
+
+def concatenate_edges(parts: list[Edges]) -> Edges:
+    """Concatenate edges."""
+    listed = EdgeList()
+    listed._parts = parts  # noqa: SLF001 - of this file
+    return listed.build()

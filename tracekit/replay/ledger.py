@@ -1,0 +1,184 @@
+"""Critical path and ledger: who owns each nanosecond, found by walking back along the edges that decided."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Frame, numbers, texts
+from tracekit.replay.edges import DEVICE_KINDS, KINDS, Ints, Numbers
+from tracekit.replay.job_graph import JobGraph
+from tracekit.replay.paths import Timing, walk_back
+from tracekit.replay.steps import JobSteps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath:
+    """Edges that decided the end of the last step: `spent_ns` per edge, and the time before the first instant.
+
+    The times add up to `length_ns`. `residual_ns` is the part of them that nothing explains.
+    """
+
+    spent_ns: Ints
+    before_ns: int
+    length_ns: int
+    residual_ns: int
+
+    @property
+    def residual_share(self) -> float:
+        """Share of the path that no mechanism explains; 0 for an empty path."""
+        return self.residual_ns / self.length_ns if self.length_ns else 0.0
+
+
+def find_critical_path(
+    job: JobGraph,
+    steps: JobSteps,
+    timing: Timing | None = None,
+    added: tuple[Numbers, Numbers] = (np.empty(0, np.int32), np.empty(0, np.int32)),
+) -> CriticalPath:
+    """Find the critical path from the begin of the first counted step to the last instant of the last one.
+
+    Without steps, the path covers the whole recording. Edges that a change `added` follow those of the graph in `spent_ns`.
+    """
+    timing = timing or job.settled.timing
+    time = timing.time
+    if not len(time):
+        return CriticalPath(np.zeros(len(job.edges.source), np.int64), 0, 0, 0)
+    if len(steps):
+        at = steps.end[[int(time[steps.end].argmax())]]
+        low = time[steps.begin].min()
+    else:
+        at, low = np.array([time.argmax()], np.int32), time.min()
+    high = time[at]
+    source = np.concatenate((job.edges.source, added[0]))
+    spent, before = walk_back(timing, source, at, np.array([low], np.int64), high)
+    length = int(high[0] - low)
+    assert int(spent.sum()) + before == length, "the pieces of the critical path add up to it"
+    residual = int(np.minimum(spent[: len(job.settled.residual_ns)], job.settled.residual_ns).sum())
+    return CriticalPath(spent, before, length, residual)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """Time of every process within its steps: `window_ns` = `work_ns` + the sum of `owed_ns` of its row.
+
+    `owed_ns[p]` is the time of process p in which its devices did not work, by the edge that owns it; what came before
+    the first instant is `before_ns`.
+    """
+
+    process: Ints
+    window_ns: Ints
+    work_ns: Ints
+    owed_ns: tuple[Ints, ...]
+    before_ns: Ints
+
+
+def close_ledger(job: JobGraph, steps: JobSteps, timing: Timing | None = None) -> Ledger:
+    """Find the owner of all time of each process, from its first counted step to its last, in which its devices did not work.
+
+    A collective works from the arrival of its last member on. A hole ends where work begins: the edges that decided
+    that instant own it, back to the begin of the hole.
+    """
+    timing = timing or job.settled.timing
+    time = timing.time
+    processes = np.unique(steps.process) if len(steps) else np.arange(len(job.processes))
+    columns: list[tuple[int, int, Ints, int]] = []
+    for process in processes.tolist():
+        low, high, last = _find_window(job, steps, time, process)
+        begin, end, instant = _list_work(job, time, process)
+        holes, work = _find_holes(begin, end, instant, (low, high, last))
+        owed, before = walk_back(timing, job.edges.source, *holes)
+        assert high - low == work + int(owed.sum()) + before, "the ledger closes to the nanosecond"
+        columns.append((high - low, work, owed, before))
+    window, work_ns, owed_ns, before_ns = zip(*columns, strict=True) if columns else ((), (), (), ())
+    return Ledger(
+        processes,
+        np.array(window, np.int64),
+        np.array(work_ns, np.int64),
+        tuple(owed_ns),
+        np.array(before_ns, np.int64),
+    )
+
+
+def _find_window(job: JobGraph, steps: JobSteps, time: Ints, process: int) -> tuple[int, int, int]:
+    """Find the window of a process: begin, end, and the instant at its end."""
+    rows = np.flatnonzero(steps.process == process)
+    if len(rows):
+        last = int(steps.end[rows][time[steps.end[rows]].argmax()])
+        return int(time[steps.begin[rows]].min()), int(time[last]), last
+    mine = np.arange(job.first[process], job.first[process + 1])
+    if not len(mine):
+        return 0, 0, 0
+    last = int(mine[time[mine].argmax()])
+    return int(time[mine].min()), int(time[last]), last
+
+
+def _list_work(job: JobGraph, time: Ints, process: int) -> tuple[Ints, Ints, Numbers]:
+    """List when the ops of a process work: begin, end, and the instant that decided the begin."""
+    graph = job.processes[process]
+    first = int(job.first[process]) + graph.host_count
+    instant = (first + 2 * np.arange(len(graph.ops))).astype(np.int32)
+    end = time[instant + 1]
+    begins_at = instant.copy()
+    meeting = job.meeting
+    mine = np.flatnonzero((meeting.process == process) & (meeting.op >= 0))
+    op = meeting.op[mine] - job.first_op[process]
+    arrives = time[meeting.arrival[mine]] > time[instant[op]]
+    begins_at[op[arrives]] = meeting.arrival[mine[arrives]]
+    return time[begins_at], end, begins_at
+
+
+def _find_holes(
+    begin: Ints, end: Ints, instant: Numbers, window: tuple[int, int, int]
+) -> tuple[tuple[Numbers, Ints, Ints], int]:
+    """Find the holes between work: ((instant at the end, begin, end of each), time at work)."""
+    low, high, last = window
+    begin, end = np.clip(begin, low, high), np.clip(end, low, high)
+    lasting = np.flatnonzero(end > begin)
+    order = lasting[np.argsort(begin[lasting], kind="stable")]
+    begin, end, instant = begin[order], end[order], instant[order]
+    busy_until = np.maximum.accumulate(np.concatenate(([low], end)))
+    starts = np.append(begin, high)
+    is_hole = starts > busy_until
+    at = np.append(instant, np.int32(last))[is_hole].astype(np.int32)
+    from_, to = busy_until[is_hole], starts[is_hole]
+    return (at, from_, to), high - low - int((to - from_).sum())
+
+
+def name_owners(job: JobGraph, spent_ns: Ints) -> Frame:
+    """Sum times of edges by owner, largest first: columns rank, kind, name, ns; rows without time are left out."""
+    edges = job.edges
+    used = np.flatnonzero(spent_ns > 0)
+    process = job.process_of(edges.target[used])
+    is_arrival = process == len(job.processes)
+    process[is_arrival] = job.process_of(edges.source[used[is_arrival]])
+    owned: dict[tuple[int | None, str, str | None], int] = {}
+    keys = np.stack((process, edges.kind[used].astype(np.int64), edges.owner[used].astype(np.int64)))
+    distinct, number = np.unique(keys, axis=1, return_inverse=True)
+    sums = np.zeros(distinct.shape[1], np.int64)
+    np.add.at(sums, number.reshape(-1), spent_ns[used])
+    for (place, kind, owner), ns in zip(distinct.T.tolist(), sums.tolist(), strict=True):
+        key = job.processes[place].source.rank, KINDS[kind], _name_edge_owner(job, place, kind, owner)
+        owned[key] = owned.get(key, 0) + ns
+    rows = sorted(owned.items(), key=lambda item: (-item[1], str(item[0])))
+    return Frame.from_columns(
+        {
+            "rank": numbers([key[0] for key, _ in rows]),
+            "kind": texts([key[1] for key, _ in rows]),
+            "name": texts([key[2] for key, _ in rows]),
+            "ns": np.array([ns for _, ns in rows], np.int64),
+        }
+    )
+
+
+def _name_edge_owner(job: JobGraph, process: int, kind: int, owner: int) -> str | None:
+    """Name the row or op that owns an edge; None if nothing is recorded there."""
+    if owner < 0:
+        return None
+    graph = job.processes[process]
+    if kind in DEVICE_KINDS:
+        name, place = graph.ops.name, owner - int(job.first_op[process])
+    else:
+        name, place = graph.paths.name, owner - int(job.first_path[process])
+    code = int(name.codes[place])
+    return name.texts[code] if code >= 0 else None

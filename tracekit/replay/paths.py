@@ -1,0 +1,127 @@
+"""Longest paths through a dependency graph: order its instants, time them, and walk back along what decided.
+
+The C module is optional: `native` is None without it, and slower loops give the same results.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
+"""Numbers of instants and of edges."""
+
+NEVER = -(2**61)
+"""Weight of an edge that a change removed; lower weights mean the same."""
+
+
+def _import_paths() -> Any:
+    """Import the C module; None if it was not built."""
+    try:
+        return import_module("tracekit.replay._paths")
+    except ImportError:
+        return None
+
+
+native = _import_paths()
+
+
+class Ordering(NamedTuple):
+    """Edges by the instant that they lead to, and a topological order of the instants.
+
+    The edges into instant i are `incoming[first[i]:first[i + 1]]`. `acyclic` counts the instants outside all cycles;
+    those on or behind a cycle are last in `order`.
+    """
+
+    first: Ints
+    incoming: Numbers
+    order: Numbers
+    acyclic: int
+
+
+class Timing(NamedTuple):
+    """Time of each instant, and the edge that decides it (-1: none)."""
+
+    time: Ints
+    decider: Numbers
+
+
+def order_instants(count: int, source: Numbers, target: Numbers) -> Ordering:
+    """Order `count` instants so that every edge leads to a later one, as far as no cycle prevents it."""
+    first, incoming = np.empty(count + 1, np.int64), np.empty(len(source), np.int32)
+    order = np.empty(count, np.int32)
+    if native is not None:
+        return Ordering(first, incoming, order, native.order(source, target, first, incoming, order))
+    entering = np.bincount(target, minlength=count)
+    first[0] = 0
+    np.cumsum(entering, out=first[1:])
+    incoming[:] = np.argsort(target, kind="stable")
+    leaving = np.argsort(source, kind="stable")
+    starts = np.searchsorted(source[leaving], np.arange(count + 1))
+    targets, open_edges = target[leaving].tolist(), entering.tolist()
+    queue = np.flatnonzero(entering == 0).tolist()
+    for at in queue:
+        for place in range(starts[at], starts[at + 1]):
+            open_edges[targets[place]] -= 1
+            if not open_edges[targets[place]]:
+                queue.append(targets[place])
+    order[: len(queue)] = queue
+    order[len(queue) :] = np.flatnonzero(np.array(open_edges, np.int64) > 0)
+    return Ordering(first, incoming, order, len(queue))
+
+
+def time_instants(ordering: Ordering, source: Numbers, weight: Ints, recorded: Ints) -> Timing:
+    """Time each instant: the latest time that an edge into it demands, or its recorded time without an edge."""
+    time, decider = np.empty(len(recorded), np.int64), np.empty(len(recorded), np.int32)
+    if native is not None:
+        native.longest(ordering.order, ordering.first, ordering.incoming, source, weight, recorded, time, decider)
+        return Timing(time, decider)
+    edges, sources, weights = ordering.incoming.tolist(), source.tolist(), weight.tolist()
+    first, times, deciders = ordering.first.tolist(), recorded.tolist(), [-1] * len(recorded)
+    for at in ordering.order.tolist():
+        reached = [
+            (times[sources[edge]] + weights[edge], -place, edge)
+            for place, edge in enumerate(edges[first[at] : first[at + 1]])
+            if weights[edge] > NEVER
+        ]
+        if reached:
+            times[at], _, deciders[at] = max(reached)
+    time[:], decider[:] = times, deciders
+    return Timing(time, decider)
+
+
+def walk_back(timing: Timing, source: Numbers, instants: Numbers, low: Ints, high: Ints) -> tuple[Ints, int]:
+    """Walk back from each of the instants along the deciding edges: (time of each edge within [low, high), time before all).
+
+    The times of each walk add up to `high - low` if it begins at `high` or later.
+    """
+    spent, before = np.zeros(len(source), np.int64), np.zeros(1, np.int64)
+    if native is not None:
+        native.walk(
+            np.ascontiguousarray(instants, np.int32),
+            np.ascontiguousarray(low, np.int64),
+            np.ascontiguousarray(high, np.int64),
+            *timing,
+            source,
+            spent,
+            before,
+        )
+        return spent, int(before[0])
+    time, decider, sources = timing.time.tolist(), timing.decider.tolist(), source.tolist()
+    for here, lowest, highest in zip(instants.tolist(), low.tolist(), high.tolist(), strict=True):
+        until = min(time[here], highest)
+        while until > lowest:
+            edge = decider[here]
+            if edge < 0:
+                before[0] += until - lowest
+                break
+            here = sources[edge]  # noqa: PLW2901 - the walk goes on from there
+            begin = max(time[here], lowest)
+            if begin < until:
+                spent[edge] += until - begin
+                until = begin
+    return spent, int(before[0])

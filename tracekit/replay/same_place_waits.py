@@ -1,0 +1,228 @@
+"""Waits that did not decide: what is seen to wait once waits at the same place of every step and rank.
+
+Times show only the waits that held something up. Once the op waited for is slower, or the rest is faster, the others
+hold too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tracekit.replay.device_ops import MICRO
+from tracekit.replay.edges import STREAM_WAIT, EdgeList, Ints, Mask
+from tracekit.replay.process_graph import ProcessGraph
+
+INPUT_LAG_NS = 1_500
+"""Longest typical time from the end of the compute op that a collective reads to its start."""
+
+
+class SamePlaceWaits(NamedTuple):
+    """Number of waits seen for a collective, of those added at the same place elsewhere, and of collectives that wait for compute."""
+
+    seen: int
+    added: int
+    collectives: int
+
+
+class _Places(NamedTuple):
+    """Launched collectives of all processes: process, op, ordinal in the step, number of compute ops launched before, class."""
+
+    process: Ints
+    op: Ints
+    ordinal: Ints
+    before: Ints
+    kind: Ints
+
+
+def add_same_place_waits(
+    processes: Sequence[ProcessGraph], first: Ints, first_op: Ints, listed: EdgeList
+) -> SamePlaceWaits:
+    """Add the waits of compute for collectives, and of collectives for compute, that hold wherever they could be seen."""
+    computes = [_list_compute_ops(graph) for graph in processes]
+    places = _list_places(processes, computes)
+    if not len(places.op):
+        return SamePlaceWaits(0, 0, 0)
+    seen, added = _add_waits_for_collectives(processes, computes, places, (first, first_op), listed)
+    waiting = _add_waits_for_compute(processes, computes, places, (first, first_op), listed)
+    return SamePlaceWaits(seen, added, waiting)
+
+
+def _list_compute_ops(graph: ProcessGraph) -> Ints:
+    """List the launched ops of the stream with most compute, in the order of their launches."""
+    ops = graph.ops
+    rows: Ints = np.flatnonzero(~ops.is_collective & ops.is_launched)
+    if not len(rows):
+        return rows
+    rows = rows[ops.stream[rows] == np.bincount(ops.stream[rows]).argmax()]
+    in_order: Ints = rows[np.argsort(ops.launch_ns[rows], kind="stable")]
+    return in_order
+
+
+def _list_places(processes: Sequence[ProcessGraph], computes: Sequence[Ints]) -> _Places:
+    """List the places of the launched collectives of all processes."""
+    parts = []
+    kinds: dict[tuple[str | None, str | None], int] = {}
+    for number, (graph, compute) in enumerate(zip(processes, computes, strict=True)):
+        ops = graph.ops
+        op = np.flatnonzero(ops.is_collective & ops.is_launched)
+        op = op[np.argsort(ops.launch_ns[op], kind="stable")]
+        begins = np.sort(graph.time[graph.steps.begin])
+        step = np.searchsorted(begins, ops.launch_ns[op], side="right")
+        ordinal = np.arange(len(op)) - np.searchsorted(step, step)
+        before = np.searchsorted(ops.launch_ns[compute], ops.launch_ns[op], side="right")
+        parts.append((np.full(len(op), number), op, ordinal, before, _classify(graph, op, kinds)))
+    return (
+        _Places(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        if parts
+        else _Places(*[np.empty(0, np.int64)] * 5)
+    )
+
+
+def _classify(graph: ProcessGraph, op: Ints, kinds: dict[tuple[str | None, str | None], int]) -> Ints:
+    """Number the class of each collective: the outermost range around its launch, and its kernel."""
+    outermost = _find_outermost_names(graph)
+    path, name = graph.ops.launch_path[op], graph.ops.name
+    pairs, number = np.unique(np.stack((outermost[path], name.codes[op].astype(np.int64))), axis=1, return_inverse=True)
+    texts = graph.paths.name.texts
+    keys = [
+        (texts[a] if a >= 0 else None, name.texts[b] if b >= 0 else None) for a, b in zip(*pairs.tolist(), strict=True)
+    ]
+    return np.array([kinds.setdefault(key, len(kinds)) for key in keys], np.int64)[number.reshape(-1)]
+
+
+def _find_outermost_names(graph: ProcessGraph) -> Ints:
+    """Find the name (code) of the outermost range below the step of each path; the last element is for no path."""
+    paths = graph.paths
+    outermost = np.full(len(paths) + 1, -1, np.int64)
+    names_step = np.array([_names_step(text) for text in paths.name.texts] or [False])
+    code = paths.name.codes.astype(np.int64)
+    top = (paths.parent < 0) | names_step[code[paths.parent]]
+    top &= ~names_step[code]
+    depth_order = np.arange(len(paths))
+    outermost[:-1][top] = code[top]
+    for path in depth_order[~top].tolist():
+        above = int(paths.parent[path])
+        outermost[path] = outermost[above] if above >= 0 else -1
+    return outermost
+
+
+def _names_step(name: str) -> bool:
+    return name.startswith("ProfilerStep")
+
+
+def _add_waits_for_collectives(
+    processes: Sequence[ProcessGraph],
+    computes: Sequence[Ints],
+    places: _Places,
+    firsts: tuple[Ints, Ints],
+    listed: EdgeList,
+) -> tuple[int, int]:
+    """Add the waits of compute ops for collectives at every place where one was seen and none contradicts it."""
+    seen = _list_seen_waits(processes, computes, places)
+    if not len(seen):
+        return 0, 0
+    distinct = np.unique(seen, axis=0)
+    order = np.lexsort((distinct[:, 1], distinct[:, 0]))
+    distinct = distinct[order]
+    low = np.searchsorted(distinct[:, 0], places.ordinal, side="left")
+    count = np.searchsorted(distinct[:, 0], places.ordinal, side="right") - low
+    place = np.repeat(np.arange(len(places.op)), count)
+    pair = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count)
+    position = places.before[place] + distinct[pair, 1]
+    target, fits = _look_up_compute(computes, places.process[place], position)
+    place, pair, target = place[fits], pair[fits], target[fits]
+    end, start = _times_of(processes, places, place, target)
+    contradicted = np.zeros(len(distinct), np.bool_)
+    contradicted[pair[end > start]] = True
+    kept = ~contradicted[pair]
+    place, target = place[kept], target[kept]
+    end, start = end[kept], start[kept]
+    was_seen = _awaited_of(processes, places.process[place], target) == places.op[place]
+    place, target, lag = place[~was_seen], target[~was_seen], (start - end)[~was_seen]
+    process = places.process[place]
+    _add_edges(processes, process, (places.op[place], target), np.minimum(lag, MICRO), firsts, listed)
+    return len(seen), len(place)
+
+
+def _list_seen_waits(processes: Sequence[ProcessGraph], computes: Sequence[Ints], places: _Places) -> Ints:
+    """List the waits of compute ops for collectives: (ordinal of the collective, compute ops launched between)."""
+    found = []
+    for number, (graph, compute) in enumerate(zip(processes, computes, strict=True)):
+        mine = places.process == number
+        place_of = np.full(len(graph.ops) + 1, -1, np.int64)
+        place_of[places.op[mine]] = np.flatnonzero(mine)
+        awaited = graph.ops.waited_for[compute]
+        place = np.where(awaited >= 0, place_of[awaited], -1)
+        position = np.flatnonzero(place >= 0)
+        place = place[position]
+        found.append(np.stack((places.ordinal[place], position - places.before[place]), 1))
+    return np.concatenate(found) if found else np.empty((0, 2), np.int64)
+
+
+def _look_up_compute(computes: Sequence[Ints], process: Ints, position: Ints) -> tuple[Ints, Mask]:
+    """Look up the compute op at a position of a process: (op, whether there is one)."""
+    sizes = np.array([len(compute) for compute in computes])
+    begin = np.cumsum(sizes) - sizes
+    every = np.concatenate(computes)
+    fits: Mask = (position >= 0) & (position < sizes[process])
+    return np.where(fits, np.append(every, 0)[np.where(fits, begin[process] + position, 0)], -1), fits
+
+
+def _times_of(processes: Sequence[ProcessGraph], places: _Places, place: Ints, target: Ints) -> tuple[Ints, Ints]:
+    """Take the end of the collective of each place, and the start of a compute op."""
+    end, start = np.empty(len(place), np.int64), np.empty(len(place), np.int64)
+    for number, graph in enumerate(processes):
+        mine = places.process[place] == number
+        end[mine], start[mine] = graph.ops.end[places.op[place[mine]]], graph.ops.start[target[mine]]
+    return end, start
+
+
+def _awaited_of(processes: Sequence[ProcessGraph], process: Ints, op: Ints) -> Ints:
+    """Take the op that each op is known to have waited for."""
+    awaited = np.full(len(op), -1, np.int64)
+    for number, graph in enumerate(processes):
+        mine = process == number
+        awaited[mine] = graph.ops.waited_for[op[mine]]
+    return awaited
+
+
+def _add_waits_for_compute(
+    processes: Sequence[ProcessGraph],
+    computes: Sequence[Ints],
+    places: _Places,
+    firsts: tuple[Ints, Ints],
+    listed: EdgeList,
+) -> int:
+    """Add the wait of each collective for the compute op launched before it, if no collective of its class contradicts it."""
+    source, fits = _look_up_compute(computes, places.process, places.before - 1)
+    rows = np.flatnonzero(fits)
+    end, start = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    for number, graph in enumerate(processes):
+        mine = places.process[rows] == number
+        end[mine], start[mine] = graph.ops.end[source[rows[mine]]], graph.ops.start[places.op[rows[mine]]]
+    contradicted = np.zeros(int(places.kind.max(initial=-1)) + 1, np.bool_)
+    contradicted[places.kind[rows[end > start]]] = True
+    kept = ~contradicted[places.kind[rows]]
+    kept &= _awaited_of(processes, places.process[rows], places.op[rows]) != source[rows]
+    rows, lag = rows[kept], (start - end)[kept]
+    process = places.process[rows]
+    _add_edges(processes, process, (source[rows], places.op[rows]), np.minimum(lag, INPUT_LAG_NS), firsts, listed)
+    return len(rows)
+
+
+def _add_edges(
+    processes: Sequence[ProcessGraph],
+    process: Ints,
+    ops: tuple[Ints, Ints],
+    lag: Ints,
+    firsts: tuple[Ints, Ints],
+    listed: EdgeList,
+) -> None:
+    """Add waits of ops for ops of the same process."""
+    first, first_op = firsts
+    base = first[process] + np.array([graph.host_count for graph in processes])[process]
+    source, target = ops
+    listed.add(base + 2 * source + 1, base + 2 * target, lag, STREAM_WAIT, first_op[process] + target, inferred=True)

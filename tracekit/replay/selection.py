@@ -1,0 +1,269 @@
+"""What a change selects: edges of host threads, and device ops, by the names and windows around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
+from tracekit.model.tables.arrays import Coded
+from tracekit.process.host.tree import HOLDER
+from tracekit.process.name_filters import look_up_names
+from tracekit.replay.changes import RunChange, Selection
+from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Ints, Mask, Numbers
+from tracekit.replay.job_graph import JobGraph
+
+MICRO = 1_000
+
+
+class JobIndex:
+    """A graph prepared for selections: names, windows and owners of its edges and ops, over all processes."""
+
+    def __init__(self, job: JobGraph) -> None:
+        self.job = job
+        edges = job.edges
+        self.edge_process = job.process_of(edges.target)
+        is_arrival = self.edge_process == len(job.processes)
+        self.edge_process[is_arrival] = job.process_of(edges.source[is_arrival])
+        self.host_edges = np.flatnonzero(np.isin(edges.kind, HOST_KINDS))
+        self.returns = np.flatnonzero(edges.kind == SYNC_RETURN)
+        self.parent = _concatenate(
+            job, lambda number: _shift(job.processes[number].paths.parent, job.first_path[number])
+        )
+        self.holder = _concatenate(job, lambda number: job.processes[number].paths.holder)
+        self.op_process = np.repeat(np.arange(len(job.processes)), np.diff(job.first_op))
+        self.op_path = _concatenate(
+            job, lambda number: _shift(job.processes[number].ops.launch_path, job.first_path[number])
+        )
+        self.op_start = _concatenate(
+            job,
+            lambda number: (
+                job.first[number] + job.processes[number].host_count + 2 * np.arange(len(job.processes[number].ops))
+            ),
+        )
+        self.op_ns = _concatenate(job, lambda number: job.processes[number].ops.end - job.processes[number].ops.start)
+        self.is_collective = _concatenate(job, lambda number: job.processes[number].ops.is_collective).astype(np.bool_)
+        self.is_copy = _concatenate(job, lambda number: job.processes[number].ops.is_copy).astype(np.bool_)
+        self.op_at_ns = _concatenate(job, _find_op_times(job))
+        self.group = _look_up_groups(job)
+        self._paths: dict[str, Mask] = {}
+        self._within: dict[str, Mask] = {}
+        self._ops: dict[str, Mask] = {}
+        self._windows: dict[str, list[Intervals]] = {}
+
+    def match_paths(self, pattern: str) -> Mask:
+        """Mark the paths that end in a row of a matching name; the last element is for no path."""
+        if pattern not in self._paths:
+            self._paths[pattern] = np.append(self._match(pattern, lambda graph: graph.paths.name), False)
+        return self._paths[pattern]
+
+    def match_within(self, pattern: str) -> Mask:
+        """Mark the paths that lead through a row of a matching name; the last element is for no path."""
+        if pattern not in self._within:
+            within = self.match_paths(pattern).copy()
+            while True:
+                wider = within.copy()
+                wider[:-1] |= within[self.parent]
+                if np.array_equal(wider, within):
+                    break
+                within = wider
+            self._within[pattern] = within
+        return self._within[pattern]
+
+    def suggest(self, change: RunChange) -> str:
+        """Name what a pattern of the change may have meant, for each pattern that no name matches."""
+        where, hints = change.where, []
+        for field, is_op in (("range", False), ("by", False), ("row", False), ("before", False), ("op", True)):
+            pattern = getattr(where, field)
+            if pattern and not (self.match_ops(pattern) if is_op else self.match_paths(pattern)).any():
+                names = {
+                    text for graph in self.job.processes for text in (graph.ops if is_op else graph.paths).name.texts
+                }
+                near = get_close_matches(pattern, names, 3, 0.4)
+                hints.append(
+                    f"{field}: " + (f"did you mean {', '.join(near)}" if near else f"no name matches {pattern!r}")
+                )
+        if where.group and not any(re.search(where.group, text) for text in self.group):
+            hints.append(f"group: the groups are {', '.join(sorted({text for text in self.group if text})[:6])}")
+        return "; ".join(hints) or "each pattern matches something, but not together, or not for long enough"
+
+    def mark_times_within(self, pattern: str, process: Ints, time: Ints) -> Mask:
+        """Mark recorded times at which any thread of the process is in a row of a matching name."""
+        if pattern not in self._windows:
+            self._windows[pattern] = self._list_windows(self.match_within(pattern))
+        inside = np.zeros(len(time), np.bool_)
+        for number, (start, end) in enumerate(self._windows[pattern]):
+            mine = np.flatnonzero(process == number)
+            if len(start) and len(mine):
+                inside[mine] = find_window_at(start, end, time[mine]) >= 0
+        return inside
+
+    def _list_windows(self, within: Mask) -> list[Intervals]:
+        """List when each process is in one of the marked paths."""
+        windows = []
+        for number, graph in enumerate(self.job.processes):
+            path = np.where(graph.path >= 0, graph.path + self.job.first_path[number], -1)
+            last = np.append(graph.thread[1:] != graph.thread[:-1], True) if len(path) else np.empty(0, np.bool_)
+            rows = np.flatnonzero(within[path] & ~last)
+            windows.append(merge_intervals(graph.time[rows], graph.time[rows + 1]))
+        return windows
+
+    def match_ops(self, pattern: str) -> Mask:
+        """Mark the ops of a matching name."""
+        if pattern not in self._ops:
+            self._ops[pattern] = self._match(pattern, lambda graph: graph.ops.name)
+        return self._ops[pattern]
+
+    def _match(self, pattern: str, name: Callable[[Any], Coded]) -> Mask:
+        compiled = re.compile(pattern)
+        parts = [np.empty(0, np.bool_)]
+        for graph in self.job.processes:
+            coded = name(graph)
+            matches = [compiled.search(text) is not None for text in coded.texts]
+            parts.append(np.array([*matches, False])[coded.codes])
+        return np.concatenate(parts)
+
+    def step_at(self, process: Ints, time: Ints) -> Ints:
+        """Find the number of the step that runs at each recorded time of a process; -1 outside."""
+        step = np.full(len(time), -1, np.int64)
+        for number, graph in enumerate(self.job.processes):
+            mine = np.flatnonzero(process == number)
+            steps = graph.steps
+            if not len(mine) or not len(steps.begin):
+                continue
+            begin, end = graph.time[steps.begin], graph.time[steps.end]
+            order = np.argsort(begin, kind="stable")
+            place = order[np.maximum(np.searchsorted(begin[order], time[mine], side="right") - 1, 0)]
+            inside = (begin[place] <= time[mine]) & (time[mine] < end[place])
+            value = np.where(steps.number.missing, -1, steps.number.values)[place]
+            step[mine] = np.where(inside, value, -1)
+        return step
+
+
+def _shift(numbers: Numbers, first: int) -> Ints:
+    """Number rows of a process as those of the job; -1 remains -1."""
+    return np.where(numbers >= 0, numbers.astype(np.int64) + first, -1)
+
+
+def _concatenate(job: JobGraph, column: Callable[[int], npt.NDArray[Any]]) -> Any:
+    parts = [column(number) for number in range(len(job.processes))]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _find_op_times(job: JobGraph) -> Callable[[int], Ints]:
+    """Find when each op was launched, or began where its launch is unknown."""
+
+    def find(number: int) -> Ints:
+        ops = job.processes[number].ops
+        return np.where(ops.is_launched, ops.launch_ns, ops.start)
+
+    return find
+
+
+def _look_up_groups(job: JobGraph) -> npt.NDArray[np.object_]:
+    """Look up the process group of each op, "" for none."""
+    group = np.full(int(job.first_op[-1]), "", object)
+    for number, graph in enumerate(job.processes):
+        rows = np.flatnonzero(graph.meetings.op >= 0)
+        if len(rows):
+            names = graph.meetings.rows["group"]
+            listed = look_up_names(names, rows) if isinstance(names, Coded) else np.asarray(names, object)[rows]
+            group[graph.meetings.op[rows] + job.first_op[number]] = ["" if name is None else name for name in listed]
+    return group
+
+
+_SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "off_cpu", "sample")]
+
+
+def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
+    """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
+    job = index.job
+    edges, rows = job.edges, index.host_edges
+    if returns:
+        rows = np.concatenate((rows, index.returns))
+    path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
+    chosen = mark_windows(index, where, index.edge_process[rows], time)
+    if where.row:
+        chosen &= index.match_paths(where.row)[path]
+    if where.by:
+        chosen &= index.match_within(where.by)[path]
+    if where.silent:
+        chosen &= (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
+    if where.at_least_us:
+        chosen &= edges.weight[rows] >= where.at_least_us * MICRO
+    if where.before:
+        begins = _find_path_begins(index, where.before)
+        chosen &= begins[edges.target[rows]]
+    return rows[chosen]
+
+
+def _find_path_begins(index: JobIndex, pattern: str) -> Mask:
+    """Mark the instants at which a row of a matching name begins."""
+    job, begins = index.job, np.zeros(len(index.job.time), np.bool_)
+    matches = index.match_paths(pattern)
+    for number, graph in enumerate(job.processes):
+        path = np.where(graph.path >= 0, graph.path + job.first_path[number], -1)
+        before = np.append(-1, path[:-1])
+        begins[job.first[number] : job.first[number] + graph.host_count] = matches[path] & (before != path)
+    return begins
+
+
+def select_ops(index: JobIndex, where: Selection, on: str) -> Ints:
+    """Select device ops: all, those that are no collectives (`device`), or collectives."""
+    chosen = mark_windows(index, where, index.op_process, index.op_at_ns)
+    if where.op:
+        chosen &= index.match_ops(where.op)
+    if where.by:
+        chosen &= index.match_within(where.by)[index.op_path]
+    if where.row:
+        chosen &= index.match_paths(where.row)[index.op_path]
+    if where.group:
+        compiled = re.compile(where.group)
+        chosen &= np.array([compiled.search(text) is not None for text in index.group], np.bool_)
+    if where.longer_than_us:
+        chosen &= index.op_ns > where.longer_than_us * MICRO
+    if on in ("device", "collective"):
+        chosen &= index.is_collective == (on == "collective")
+    return np.flatnonzero(chosen)
+
+
+def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -> Mask:
+    """Mark what belongs to the selected ranks, steps and ranges."""
+    chosen = np.ones(len(process), np.bool_)
+    if where.rank is not None:
+        ranks = [graph.source.rank in where.rank for graph in index.job.processes]
+        chosen &= np.array([*ranks, False])[process]
+    if where.range:
+        chosen &= index.mark_times_within(where.range, process, time)
+    if where.not_range:
+        chosen &= ~index.mark_times_within(where.not_range, process, time)
+    if where.step is not None:
+        chosen &= np.isin(index.step_at(process, time), list(where.step))
+    if where.nth is not None and where.range:
+        chosen &= _mark_nth(index, where.range, where.nth, process, time)
+    return chosen
+
+
+def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Ints, time: Ints) -> Mask:
+    """Mark times within the n-th range of a matching name in each step."""
+    job, chosen = index.job, np.zeros(len(process), np.bool_)
+    begins = np.flatnonzero(_find_path_begins(index, pattern)).astype(np.int32)
+    of_begin, begin_ns = job.process_of(begins), job.time[begins]
+    for number in np.unique(process).tolist():
+        mine, starts = np.flatnonzero(process == number), np.sort(begin_ns[of_begin == number])
+        if not len(starts):
+            continue
+        step = index.step_at(np.full(len(starts), number), starts)
+        ordinal = (
+            np.arange(len(starts)) - np.searchsorted(step, step)
+            if (np.diff(step) >= 0).all()
+            else np.arange(len(starts))
+        )
+        place = np.searchsorted(starts, time[mine], side="right") - 1
+        chosen[mine] = (place >= 0) & np.isin(ordinal[np.maximum(place, 0)], list(nth))
+    return chosen
