@@ -87,7 +87,8 @@ class Finding(Displayed):
 
     `confidence` is the share of the saving that its evidence supports (see `CONFIDENCE`): findings are ranked by saving
     × confidence. `is_catch_all` marks one that names no cause; it ranks last. If one finding covers several stages,
-    `parts` lists them, largest first; their savings add up to its own.
+    `parts` lists them, largest first; their savings add up to its own. `changes` describe what its fix does to the run, as
+    `tracekit whatif --change` reads them; empty where the rule cannot say.
     """
 
     rule: str
@@ -102,6 +103,7 @@ class Finding(Displayed):
     confidence: float = 1.0
     is_catch_all: bool = False
     parts: tuple[Finding, ...] = ()
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,18 @@ from tracekit.job.steps.steady_steps import list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
-from tracekit.model.report import Report
+from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options, parse_optional_numbers
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
 from tracekit.replay.job_graph import JobGraph, join_processes
+from tracekit.replay.plan import Fix, plan_fixes
 from tracekit.replay.predict import predict_changes
 from tracekit.replay.process_graph import ProcessGraph, build_process_graph
 from tracekit.replay.steps import JobSteps, list_job_steps
-from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_what_if_report
+from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
 
 _GRAPH_TABLES = frozenset(
     {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
@@ -41,12 +42,21 @@ class ReplayedRun:
     job: JobGraph
     steps: JobSteps
     notes: tuple[str, ...]
+    measured: Measurements
 
 
-def replay_run(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> ReplayedRun:
-    """Build the dependency graph of the run at `paths`. Raises `TracekitError` if there is none, or several."""
+def replay_run(
+    paths: str | Path | Sequence[str | Path],
+    options: Options = Options(),
+    *,
+    questions: tuple[str, ...] | None = ("steps",),
+) -> ReplayedRun:
+    """Build the dependency graph of the run at `paths`, and measure it for some questions (None: all).
+
+    Raises `TracekitError` if there is no run, or several.
+    """
     discovery = pipeline.discover_sources(paths, options)
-    chosen = replace(options, questions=("steps",), skip=(), steps=None, details=False)
+    chosen = replace(options, questions=questions, skip=(), steps=None, details=False)
     measured = select_primary_tool(pipeline.measure(discovery, chosen))
     sources = _select_timed_sources(measured)
     names = {source.name for source in sources}
@@ -63,7 +73,7 @@ def replay_run(paths: str | Path | Sequence[str | Path], options: Options = Opti
         raise TracekitError("no trace here records host or device work", "name traces of torch.profiler or nsys")
     job = join_processes(identified)
     steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(discovery.title, job, steps, _describe_left_out(measured))
+    return ReplayedRun(discovery.title, job, steps, _describe_left_out(measured), measured)
 
 
 def build_source_graphs(
@@ -135,10 +145,35 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
     return build_what_if_report(answer, f"What if: {replay.title}", replay.notes)
 
 
+def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
+    """Plan the fixes of the findings that name a change: predict the step with one after the other."""
+    recorded = answer_what_if(replay.job, replay.steps)
+    share = recorded.recorded_path.residual_share
+    fixes = [_make_fix(finding) for finding in findings if finding.changes]
+    unplanned = [f"{finding.rule}: names no change that can be replayed" for finding in findings if not finding.changes]
+    if share > MOST_RESIDUAL:
+        fixes, unplanned = [], [f"{share:.0%} of the critical path has no recorded cause: no step is predicted"]
+    plan = plan_fixes(replay.job, replay.steps, fixes)
+    unplanned += [f"{fixes[place].name}: {problem}" for place, problem in plan.refused]
+    return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.notes)
+
+
+def _make_fix(finding: Finding) -> Fix:
+    """Make the fix of a finding."""
+    return Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
+
+
 def ask_what_if(
     paths: str | Path | Sequence[str | Path], changes: Sequence[str | Mapping[str, Any] | RunChange], options: Options
 ) -> Report:
-    """ReplayedRun the run at `paths` with changes, given as texts or fields. Raises `TracekitError`."""
+    """Replay the run at `paths` with changes, given as texts or fields, else with the fixes of its findings.
+
+    Raises `TracekitError`.
+    """
+    if not changes:
+        replay = replay_run(paths, options, questions=None)
+        report = pipeline.judge(replay.measured, details=False)
+        return plan_run(replay, [finding for finding in report.findings if finding.severity != "info"])
     parsed = [_read_change(change) for change in changes]
     return predict_run(replay_run(paths, options), parsed)
 

@@ -82,9 +82,9 @@ def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
     )
     old = weights.weight[rows]
     if change.do == "scale":
-        new = (old * change.factor).astype(np.int64)
+        new = (old * (change.factor or 0)).astype(np.int64)
     else:
-        new = np.minimum(old, int(change.to_us * MICRO))
+        new = np.minimum(old, int((change.to_us or 0) * MICRO))
     weights.weight[rows] = np.where(old > NEVER, new, old)
 
 
@@ -263,7 +263,7 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
     is_collective = np.append(index.is_collective, False)
     consumers = (edges.kind == STREAM_WAIT) & hidden[edges.source] & ~is_collective[edges.owner]
     weights.weight[consumers] = NEVER
-    within = index.match_within(change.until)
+    within = index.match_within(change.until or "")
     waiting = np.flatnonzero(within[index.op_path] & ~index.is_collective[:total])
     if not len(waiting):
         raise ChangeError(f"until: no row in this run that launches work matches {change.until!r}")
@@ -301,8 +301,17 @@ def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
     middle = _compute_medians_by_place(index, (process, at, name), lengths, ranks)
     rank_of = np.array([-1 if graph.source.rank is None else graph.source.rank for graph in index.job.processes])
-    chosen = (middle >= 0) & (np.isin(rank_of[process], list(ranks)) if ranks is not None else middle >= 0)
+    of_ranks = np.isin(rank_of[process], list(ranks)) if ranks is not None else np.ones(len(process), np.bool_)
+    chosen = of_ranks & (middle >= 0)
     weights.weight[targets[chosen]] = middle[chosen]
+    if change.on == "host" and ranks is not None:
+        # What no other rank does at this place: pauses, and code of this rank only.
+        holder = np.append(index.holder, -1)[edges.owner[targets]]
+        extra = of_ranks & (middle < 0) & ~np.isin(holder, _DOES_WORK)
+        weights.weight[targets[extra]] = 0
+
+
+_DOES_WORK = [HOLDER[name] for name in ("op", "call", "first_call", "sync")]
 
 
 def _number_names(index: JobIndex, what: str) -> Ints:
@@ -361,7 +370,7 @@ def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
     weights.weight[rows] = 0
     of_end = job.process_of(ends.astype(np.int32))
     same = of_end[1:] == of_end[:-1]
-    ready = (work[1:] / change.workers).astype(np.int64)
+    ready = (work[1:] / (change.workers or 1)).astype(np.int64)
     weights.added.append((ends[:-1][same], ends[1:][same], ready[same]))
 
 
@@ -370,8 +379,7 @@ def _graph(index: JobIndex, weights: Weights, change: RunChange) -> None:
     rows = select_host_edges(index, change.where)
     holder = np.append(index.holder, -1)[index.job.edges.owner[rows]]
     rows = rows[(holder >= 0) & (holder != HOLDER["range"])]
-    factor = change.factor if change.factor < 1 else 0.0
-    weights.weight[rows] = (weights.weight[rows] * factor).astype(np.int64)
+    weights.weight[rows] = (weights.weight[rows] * (change.factor or 0)).astype(np.int64)
 
 
 _VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {

@@ -27,22 +27,26 @@ class ChangeError(TracekitError):
 class Selection:
     """Part of a run; None selects all. Patterns are regular expressions, searched for in names.
 
+    - `stage`: while the process is in this stage, by its canonical or its recorded name.
     - `range`, `not_range`: while any thread is in such a row; `row`: the innermost row; `by`: a row around it, or around
       the launch of an op.
     - `op`: kernel, copy or collective; `group`: its process group.
+    - `work`: ops of a class: plain, unaligned, attention, products, loss, chain, layout … (`tracekit.process.ops.op_classes`).
     - `silent`: only time in which the host recorded no op and no call.
-    - `at_least_us`: only segments this long; `longer_than_us`: only ops this long.
+    - `at_least_us`: only stretches of selected host time this long; `longer_than_us`: only ops this long.
     - `before`: the time just before a row; `nth`: only the n-th range of each step, from 0.
     """
 
     rank: frozenset[int] | None = None
     step: frozenset[int] | None = None
+    stage: str | None = None
     range: str | None = None
     not_range: str | None = None
     row: str | None = None
     by: str | None = None
     op: str | None = None
     group: str | None = None
+    work: str | None = None
     silent: bool = False
     at_least_us: float = 0.0
     longer_than_us: float = 0.0
@@ -57,11 +61,11 @@ class RunChange:
     do: Verb
     on: Target
     where: Selection
-    factor: float = 1.0
-    to_us: float = 0.0
+    factor: float | None = None
+    to_us: float | None = None
     host: str | None = None
-    until: str = ""
-    workers: int = 1
+    until: str | None = None
+    workers: int | None = None
 
     def describe(self) -> str:
         """Describe the change as `tracekit whatif --change` reads it."""
@@ -97,11 +101,11 @@ VERBS: Mapping[str, VerbRecord] = {
         "Let `workers` threads prepare what a range prepares, ahead of time.", ("range",), ("range",), ("workers",)
     ),
     "graph": VerbRecord(
-        "Launch all ops of a range with one call, at `factor` of its host time.", ("range",), ("range",), ("factor",)
+        "Launch all ops of a range or stage with one call, at `factor` of its host time.", ("range",), (), ("factor",)
     ),
 }
 
-_TEXTS = ("range", "not_range", "row", "by", "op", "group", "before", "until", "host")
+_TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host")
 _SETS = ("rank", "step", "nth")
 _NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us")
 FIELDS = ("do", "on", *_TEXTS, *_SETS, *_NUMBERS, "silent", "workers")
@@ -184,7 +188,7 @@ def _check_field(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise ChangeError(f"{name}: {value!r} is not a text")
         try:
-            re.compile(value)
+            re.compile(re.escape(value) if name in ("stage", "work") else value)
         except re.error as error:
             raise ChangeError(f"{name}: {value!r} is not a regular expression: {error}") from error
         return value
@@ -221,8 +225,10 @@ def _check_precise(change: RunChange) -> RunChange:
     where = change.where
     if change.do == "unwait" and not (where.row or where.by or where.range):
         raise ChangeError("unwait names no calls", 'name the op that waits: "by": "aten::item"')
-    if change.do == "remove" and change.on != "range" and not (where.op or where.by):
+    if change.do == "remove" and change.on != "range" and not (where.op or where.by or where.work):
         raise ChangeError("remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"')
+    if change.do == "graph" and not (where.range or where.stage or where.by):
+        raise ChangeError("graph names no range", 'name it: "range": "decode", or "stage": "gen"')
     if change.do == "remove" and change.on == "range" and not where.range:
         raise ChangeError("remove names no range", 'name it: "range": "validation"')
     return change

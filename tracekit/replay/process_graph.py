@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,7 @@ from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_l
 from tracekit.model.tables.keys import QUEUE, group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.collectives.table import Collectives, list_collectives
+from tracekit.process.ops.op_classes import classify_device_ops
 from tracekit.process.steps.stage_lookup import select_outer_stages
 from tracekit.process.steps.windows import StageWindows, find_steps_and_stages
 from tracekit.replay.call_waits import CallWaits, add_call_waits
@@ -50,7 +53,7 @@ class ProcessGraph:
     """Dependency graph of one process: instants, edges between them, and what rows and ops they belong to.
 
     Instants are those of host threads (`host_count`, in the order of `HostThreads`), then the start and end of each op.
-    `path` is what a thread does from each host instant on.
+    `path` is what a thread does from each host instant on. `classes` marks the ops of each class (`process.ops.op_classes`).
     """
 
     source: Source
@@ -61,6 +64,7 @@ class ProcessGraph:
     quiet: Mask
     paths: CallPaths
     ops: DeviceOps
+    classes: Mapping[str, Mask]
     edges: Edges
     meetings: Meetings
     steps: StepBounds
@@ -88,6 +92,7 @@ def build_process_graph(trace: Trace) -> ProcessGraph:
         threads.quiet,
         threads.paths,
         ops,
+        {name: mask[ops.row] for name, mask in classify_device_ops(trace).items()},
         edges.build(),
         meetings,
         _find_step_bounds(trace, threads),

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.replay.changes import RunChange, Selection
-from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Ints, Mask, Numbers
+from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
 from tracekit.replay.job_graph import JobGraph
 
 MICRO = 1_000
@@ -155,6 +156,16 @@ def _concatenate(job: JobGraph, column: Callable[[int], npt.NDArray[Any]]) -> An
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
+def _find_class(job: JobGraph, name: str) -> Callable[[int], Mask]:
+    """Find the ops of a class."""
+
+    def find(number: int) -> Mask:
+        graph = job.processes[number]
+        return graph.classes.get(name, np.zeros(len(graph.ops), np.bool_))
+
+    return find
+
+
 def _find_op_times(job: JobGraph) -> Callable[[int], Ints]:
     """Find when each op was launched, or began where its launch is unknown."""
 
@@ -195,11 +206,25 @@ def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = Fals
     if where.silent:
         chosen &= (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
     if where.at_least_us:
-        chosen &= edges.weight[rows] >= where.at_least_us * MICRO
+        chosen &= _measure_stretches(edges, rows, chosen) >= where.at_least_us * MICRO
     if where.before:
         begins = _find_path_begins(index, where.before)
         chosen &= begins[edges.target[rows]]
     return rows[chosen]
+
+
+def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
+    """Measure the stretch of consecutive chosen edges of a thread that each edge is in."""
+    length = np.zeros(len(rows), np.int64)
+    places = np.flatnonzero(chosen)
+    if not len(places):
+        return length
+    places = places[np.argsort(edges.target[rows[places]], kind="stable")]
+    source, target = edges.source[rows[places]], edges.target[rows[places]]
+    stretch = np.cumsum(np.append(True, source[1:] != target[:-1])) - 1
+    sums = np.bincount(stretch, weights=np.maximum(edges.weight[rows[places]], 0)).astype(np.int64)
+    length[places] = sums[stretch]
+    return length
 
 
 def _find_path_begins(index: JobIndex, pattern: str) -> Mask:
@@ -225,6 +250,8 @@ def select_ops(index: JobIndex, where: Selection, on: str) -> Ints:
     if where.group:
         compiled = re.compile(where.group)
         chosen &= np.array([compiled.search(text) is not None for text in index.group], np.bool_)
+    if where.work:
+        chosen &= _concatenate(index.job, _find_class(index.job, where.work))
     if where.longer_than_us:
         chosen &= index.op_ns > where.longer_than_us * MICRO
     if on in ("device", "collective"):
@@ -238,6 +265,8 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
     if where.rank is not None:
         ranks = [graph.source.rank in where.rank for graph in index.job.processes]
         chosen &= np.array([*ranks, False])[process]
+    if where.stage:
+        chosen &= _mark_stage(index, where.stage, process, time)
     if where.range:
         chosen &= index.mark_times_within(where.range, process, time)
     if where.not_range:
@@ -246,6 +275,19 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
         chosen &= np.isin(index.step_at(process, time), list(where.step))
     if where.nth is not None and where.range:
         chosen &= _mark_nth(index, where.range, where.nth, process, time)
+    return chosen
+
+
+def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
+    """Mark times at which the process is in a stage."""
+    chosen = np.zeros(len(process), np.bool_)
+    for number, graph in enumerate(index.job.processes):
+        mine, stages = np.flatnonzero(process == number), graph.stages
+        if not len(mine) or not len(stages):
+            continue
+        role = graph.source.role
+        is_it = [stage in (text, get_canonical_stage(text, role)) for text in stages.stage.texts]
+        chosen[mine] = np.array([*is_it, False])[np.append(stages.stage.codes, -1)[stages.row_at(time[mine])]]
     return chosen
 
 

@@ -18,6 +18,7 @@ from tracekit.model.version import VERSION
 from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, TRANSFER, Ints
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path, name_owners
+from tracekit.replay.plan import Plan
 from tracekit.replay.predict import Prediction
 from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
@@ -84,8 +85,8 @@ def _describe_answer(answer: WhatIf) -> str:
     )
 
 
-def _list_cautions(answer: WhatIf) -> Iterator[str]:
-    if answer.predictions:
+def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[str]:
+    if answer.predictions or is_predicted:
         yield (
             "work is assumed to last as long as recorded: kernels that slow each other down, clocks and caches are not modeled"
         )
@@ -121,6 +122,81 @@ def _list_changes(answer: WhatIf) -> Sheet:
         before = step
     names = [heading.name for heading in _CHANGES]
     return make_sheet("changes", "Predicted steps", _CHANGES, from_rows(names, rows))
+
+
+def build_plan_report(
+    answer: WhatIf, plan: Plan, unplanned: Sequence[str], title: str, notes: Sequence[str] = ()
+) -> Report:
+    """Build the report of a plan: the fixes in order, their changes, the critical path, and the ledger of each rank."""
+    return Report(
+        title=title,
+        tool_version=VERSION,
+        identity=tuple(_describe_run(answer)),
+        answer=_describe_plan(plan),
+        overview=_list_fixes(plan) if plan.fixes else None,
+        sections=(
+            *(
+                (Section("fixes", "Changes of the fixes", sheets=(_list_changes_of_fixes(plan),)),)
+                if plan.fixes
+                else ()
+            ),
+            *_build_sections(answer),
+        ),
+        cautions=(*notes, *_list_cautions(answer, is_predicted=bool(plan.fixes)), *unplanned),
+    )
+
+
+def _describe_plan(plan: Plan) -> str:
+    """Describe the step after all fixes."""
+    recorded = format_quantity(plan.recorded_ns, "ns", 4)
+    if not plan.fixes:
+        return f"the step takes {recorded}; no finding names a change that can be replayed"
+    count, last = len(plan.fixes), plan.fixes[-1].step_ns
+    share = format_signed((last - plan.recorded_ns) / plan.recorded_ns, "ratio") if plan.recorded_ns else ""
+    fixes = f"{count} {choose_plural(count, 'fix', 'fixes')}"
+    return (
+        f"predicted: {recorded} → {format_quantity(last, 'ns', 4)} per step ({share}) with the {fixes} of the findings"
+    )
+
+
+_PLAN = parse_headings("""
+    number | # | count
+    fix | finding
+    step_ns | step | ns | Predicted step with this fix and those before it.
+    gain_ns | saves | ns | Against the step before this fix.
+    alone_ns | alone | ns | Saved by this fix alone.
+    last_ns | after all others | ns | Saved once all other fixes are made.
+    behind | behind | text | The earlier fix that leaves this one little to save.
+""")
+
+
+def _list_fixes(plan: Plan) -> Sheet:
+    """List the planned fixes, the one that saves most first."""
+    rows = [
+        (
+            number,
+            fix.fix.name,
+            fix.step_ns,
+            fix.gain_ns,
+            fix.alone_ns,
+            fix.last_ns,
+            f"#{fix.behind}" if fix.behind else None,
+        )
+        for number, fix in enumerate(plan.fixes, 1)
+    ]
+    return make_sheet("plan", "Plan: fix one finding after the other", _PLAN, from_rows([h.name for h in _PLAN], rows))
+
+
+_FIXES = parse_headings("""
+    number | # | count
+    change | change | text | As `tracekit whatif --change` reads it.
+""")
+
+
+def _list_changes_of_fixes(plan: Plan) -> Sheet:
+    """List what each fix changes."""
+    rows = [(number, change.describe()) for number, fix in enumerate(plan.fixes, 1) for change in fix.fix.changes]
+    return make_sheet("fixes", "What each fix changes", _FIXES, from_rows([h.name for h in _FIXES], rows))
 
 
 _TOUCHED = parse_headings("""

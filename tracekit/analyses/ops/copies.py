@@ -21,6 +21,7 @@ from tracekit.model.tables.arrays import Nullable, select_rows
 from tracekit.model.tables.columns import DEVICE
 from tracekit.model.tables.frame import Frame, Ints, divide, max_of, sum_of
 from tracekit.model.tables.keys import PROCESS, group_arrays, number_keys, sum_by_group
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -219,6 +220,10 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
             round(gain),
             gain_ratio,
             ("upper bound: exposed copies only; not all of them may overlap",),
+            changes=(
+                write_change("unblock", op=f"{row['direction']}.*Pageable"),
+                write_change("set", "device", op=f"{row['direction']}.*Pageable", to_us=0),
+            ),
         )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, name_stages, phrase_run
@@ -22,22 +21,20 @@ from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
 from tracekit.model.tables.frame import Frame, Ints, divide, sum_of, texts, where
 from tracekit.model.tables.keys import find_first_rows, number_keys
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import has_asynchronous_ops
-from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
-from tracekit.process.ops.kernel_names import classify_matrix_unit, is_gemm_kernel, is_plain_convolution
+from tracekit.process.ops.op_classes import classify_matmuls, mark_narrow_loads, mark_products_of_attention
 from tracekit.process.ops.shapes import (
     DIMS,
     TYPES,
     MatrixProducts,
     collect_input_shapes,
     find_matrix_products,
-    mark_narrow_loading_ops,
     sum_device_work,
 )
-from tracekit.process.ops.unfused import find_unfused_ops, mark_attention_products
 from tracekit.process.ops.work_classes import sum_device_work_classes
 from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names
 
@@ -104,37 +101,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     elif len(trace.derived(collect_input_shapes).dims):
         tables["matrix_products"] = {}  # shapes were recorded, and nothing was multiplied
     if len(trace.numbers("device_ops", "ts_ns")):
-        tables["work_classes"] = sum_device_work_classes(trace, _classify_matmuls(trace, recorded))
+        tables["work_classes"] = sum_device_work_classes(trace, classify_matmuls(trace, recorded))
     return tables
-
-
-def _classify_matmuls(trace: Trace, recorded: MatrixProducts) -> dict[str, npt.NDArray[np.bool_]]:
-    """Mark the device ops of each class; gemm by the name of the kernel or of the op that launched it."""
-    names, is_kernel = (trace.texts("device_ops", "name"), mark_rows_of_kind(trace, "device_ops", "kernel"))
-    is_product = mark_wanted_names(names, is_gemm_kernel)
-    if len(recorded.number):
-        number = np.where(recorded.owner >= 0, recorded.number[recorded.owner], -1)
-        kinds = [product.kind == "gemm" for _, product in recorded.products]
-        is_product |= np.array([*kinds, False], np.bool_)[number]
-    convolving = is_kernel & mark_wanted_names(names, is_plain_convolution)
-    return {
-        "all": np.ones(len(names), np.bool_),
-        "gemm": is_kernel & is_product,
-        "plain": convolving
-        | (is_kernel & mark_wanted_names(names, lambda name: classify_matrix_unit(name) == "plain")),
-        "unaligned": is_kernel & trace.derived(_mark_narrow_loads) & ~trace.derived(_mark_attention_products),
-        "convolution": convolving,
-    }
-
-
-def _mark_narrow_loads(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Mark device ops that multiply matrices with loads of less than 16 bytes."""
-    return mark_narrow_loading_ops(trace, trace.derived(find_matrix_products))
-
-
-def _mark_attention_products(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Mark the products of unfused attention: a fused kernel makes them needless, and rule R27 counts them."""
-    return mark_attention_products(trace, trace.derived(find_unfused_ops))
 
 
 def _sum_products(trace: Trace, recorded: MatrixProducts) -> dict[str, Any]:
@@ -191,9 +159,9 @@ def _sum_device_work_of_products(trace: Trace, recorded: MatrixProducts, slot: I
     count = int(slot.max(initial=-1)) + 1
     launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
     launched, _, busy = sum_device_work(trace, launched_slot, count)
-    narrow_slot = np.where(trace.derived(_mark_narrow_loads), launched_slot, -1)
+    narrow_slot = np.where(trace.derived(mark_narrow_loads), launched_slot, -1)
     _, unaligned_ns, _ = sum_device_work(trace, narrow_slot, count)
-    attention_slot = np.where(trace.derived(_mark_attention_products), narrow_slot, -1)
+    attention_slot = np.where(trace.derived(mark_products_of_attention), narrow_slot, -1)
     _, attention_ns, _ = sum_device_work(trace, attention_slot, count)
     return {
         "launch_count": launched,
@@ -408,6 +376,7 @@ def _find_plain_units(measured: Measurements, thresholds: Thresholds) -> Iterato
                 "upper bound: small or memory-bound products gain less",
                 "logits and entropy may be in 32 bits on purpose",
             ),
+            changes=work.write_changes("scale", "plain", factor=1 / limit["most_gain"]),
         )
 
 
@@ -470,6 +439,9 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
             gain,
             ratio,
             tuple(_explain_doubts(loss, limit)),
+            changes=(write_change("scale", "device", work="unaligned", factor=max(1 - loss.ns / busy, 0)),)
+            if busy
+            else (),
         )
 
 

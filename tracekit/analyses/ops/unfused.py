@@ -15,21 +15,19 @@ from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_wor
 from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import CLASS_WORK, STAGE
-from tracekit.model.tables.frame import Bools, Frame, Ints, concat, from_rows
+from tracekit.model.tables.frame import Frame, Ints, concat, from_rows
 from tracekit.model.tables.keys import sum_by_group
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import find_launches
 from tracekit.process.calls.op_paths import format_op_paths, number_op_paths
+from tracekit.process.ops.op_classes import classify_unfused_work
 from tracekit.process.ops.pointwise import PointwiseKernels, find_pointwise_kernels, format_chain, group_chains_by_ops
-from tracekit.process.ops.shapes import DIMS, TYPES, collect_input_shapes, find_launch_owners
+from tracekit.process.ops.shapes import DIMS, TYPES, collect_input_shapes
 from tracekit.process.ops.unfused import (
     UnfusedOps,
     find_unfused_ops,
-    mark_attention_extra_ops,
-    mark_attention_products,
-    mark_score_passes,
 )
 from tracekit.process.ops.work_classes import (
     NamedThreadSpans,
@@ -92,33 +90,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("device_ops"):
         work = sum_host_work_classes(trace, _find_host_spans(trace, recorded))
         return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
-    work = sum_device_work_classes(trace, _classify_unfused_work(trace, recorded, passes))
+    work = sum_device_work_classes(trace, classify_unfused_work(trace, recorded, passes))
     return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
-
-
-def _classify_unfused_work(trace: Trace, recorded: UnfusedOps, passes: PointwiseKernels) -> dict[str, Bools]:
-    """Mark the device ops of every class that occurs."""
-    count = len(trace.numbers("device_ops", "ts_ns"))
-
-    def only(rows: Ints) -> Bools:
-        mask = np.zeros(count, np.bool_)
-        mask[rows] = True
-        return mask
-
-    classes = {"all": np.ones(count, np.bool_)}
-    if len(recorded.softmax):
-        extra = mark_attention_extra_ops(trace, recorded)
-        classes["attention"] = extra
-        classes["pass"] = mark_score_passes(trace, recorded, extra)
-        classes["products"] = mark_attention_products(trace, recorded)
-    if len(recorded.loss) or len(recorded.copies):
-        losses = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.bool_)
-        losses[recorded.loss] = losses[recorded.copies] = True
-        classes["loss"] = find_launch_owners(trace, losses) >= 0
-    counted = classes.get("attention", only(np.empty(0, np.int64)))
-    classes["chain"] = only(passes.chained[~passes.longest]) & ~counted
-    classes["layout"] = only(passes.copies) & ~counted
-    return classes
 
 
 def _find_host_spans(trace: Trace, calls: UnfusedOps) -> dict[str, NamedThreadSpans]:
@@ -210,7 +183,8 @@ def _find_unfused_work(
                 yield _report_layout_copies(stage_work, of_stages, thresholds)
             else:
                 scores_ns = sum(_estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages)
-                yield _report_unfused(kind, scores_ns, stage_work, of_stages, thresholds)
+                products_ns = sum(_sum_products(work_of, stage) for stage in stage_work.stages)
+                yield _report_unfused(kind, (scores_ns, products_ns), stage_work, of_stages, thresholds)
 
 
 KINDS = ("attention", "loss", "chain", "layout")
@@ -311,8 +285,19 @@ def _is_large(kind: str, stage_work: StageWork, calls: Frame, thresholds: Thresh
     return kind != "loss" or _sum_calls(_select_calls(calls, stage_work), "copy", "size_bytes") > 0
 
 
-def _report_unfused(kind: str, scores_ns: int, stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> Finding:
-    """R27: attention, a loss with 32-bit copies, and chains without a fused kernel."""
+def _sum_products(work_of: WorkOf, stage_work: StageWork) -> int:
+    """Sum the time of the products of attention in a stage."""
+    return sum(part.busy_ns for part in work_of["products"] if part.window.key == stage_work.window.key)
+
+
+def _report_unfused(
+    kind: str, of_products: tuple[int, int], stage_work: StageWork, calls: Frame, thresholds: Thresholds
+) -> Finding:
+    """R27: attention, a loss with 32-bit copies, and chains without a fused kernel.
+
+    `of_products` is the time of the products of attention for scores, and their whole time.
+    """
+    scores_ns, products_ns = of_products
     gain, ratio = stage_work.per_step(stage_work.busy_ns + scores_ns)
     claim, advice, caveat = TEXTS[kind]
     more: tuple[Metric, ...] = ()
@@ -338,7 +323,15 @@ def _report_unfused(kind: str, scores_ns: int, stage_work: StageWork, calls: Fra
         gain,
         ratio,
         caveats,
+        changes=tuple(_list_changes(kind, scores_ns, stage_work, products_ns)),
     )
+
+
+def _list_changes(kind: str, scores_ns: int, stage_work: StageWork, products_ns: int) -> Iterator[str]:
+    """List the changes of the fix: the ops are gone, and the products of attention no longer write and read scores."""
+    yield from stage_work.write_changes("remove", kind)
+    if scores_ns and products_ns:
+        yield from stage_work.write_changes("scale", "products", factor=max(1 - scores_ns / products_ns, 0))
 
 
 def _report_layout_copies(stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> Finding:
@@ -355,6 +348,7 @@ def _report_layout_copies(stage_work: StageWork, calls: Frame, thresholds: Thres
         gain,
         ratio,
         (caveat,),
+        changes=stage_work.write_changes("remove", "layout"),
     )
 
 

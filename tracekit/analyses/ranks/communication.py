@@ -42,6 +42,7 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
 from tracekit.model.tables.frame import Frame, concat, count_rows, sum_of
 from tracekit.model.tables.keys import CAPTURE
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -299,6 +300,7 @@ def _find_exposed_communication(exposure: Exposure, thresholds: Thresholds) -> F
         round(exposed),
         ratio,
         caveats,
+        changes=(write_change("set", "collective", stage=exposure.window.canonical, to_us=0),),
     )
 
 
@@ -335,6 +337,7 @@ def _find_no_overlap(exposure: Exposure, thresholds: Thresholds) -> Finding | No
         round(exposed),
         ratio,
         caveats,
+        changes=(write_change("set", "collective", stage=exposure.window.canonical, to_us=0),),
     )
 
 

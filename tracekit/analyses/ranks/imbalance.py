@@ -44,6 +44,7 @@ from tracekit.model.tables.frame import (
     texts,
     where,
 )
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural, format_numbered_word, join_phrase, make_natural_key
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -320,6 +321,7 @@ def _report_rank_imbalance(
         round(gain),
         share,
         (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),
+        changes=(write_change("equalise", "device"),),
     )
 
 

@@ -38,6 +38,7 @@ from tracekit.model.tables.frame import (
     sum_of,
     texts,
 )
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -280,6 +281,11 @@ def _find_slow_weight_sync(
             round(gain),
             divide_or_none(gain, sync.step_ns),
             tuple(_list_weight_sync_caveats(sync, total)),
+            changes=tuple(
+                write_change("scale", on, stage=WEIGHT_SYNC_STAGE, factor=min(ideal / sync.wall_ns, 1.0))
+                for on in ("host", "collective", "device")
+                if sync.origin != "log" and ideal
+            ),
         )
 
 
@@ -408,6 +414,7 @@ def _find_exposed_offload(measured: Measurements, moved: Frame, thresholds: Thre
             round(exposed),
             ratio,
             tuple(caveats),
+            changes=(write_change("set", "device", op="(?:HtoD|DtoH)(?!.*Pageable)", to_us=0),),
         )
 
 

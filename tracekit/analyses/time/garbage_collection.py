@@ -19,11 +19,12 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
-from tracekit.process.calls.activity import find_garbage_collections
+from tracekit.process.calls.activity import COLLECTION, COLLECTION_ROW, find_garbage_collections
 from tracekit.process.host.phases import HostWindows, build_host_windows, unite_device_busy_time
 
 MOST_PLACES = 3
@@ -113,6 +114,7 @@ def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thres
             tuple(_locate_collections(of_owner, run, role)),
             round(lost),
             ratio,
+            changes=(write_change("set", "host", by=f"(?i:{COLLECTION.pattern})|{COLLECTION_ROW.pattern}", to_us=0),),
         )
 
 

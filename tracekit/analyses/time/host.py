@@ -30,6 +30,7 @@ from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_array
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.tables.frame import Frame, divide, texts, where
 from tracekit.model.tables.keys import sort_in_groups, sum_by_group
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -368,6 +369,7 @@ def _report_launch_gaps(
         round(gap),
         ratio,
         ("upper bound: profiling makes every launch longer",),
+        changes=tuple(write_change("graph", stage=row["canonical"]) for row in rows),
     )
 
 

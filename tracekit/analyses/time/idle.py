@@ -61,6 +61,7 @@ from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.frame import Frame, concat, divide, min_of, sum_of, texts
 from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural, join_phrase
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -403,9 +404,17 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
                 round(total + waited),
                 ratio,
                 caveats,
+                changes=tuple(_list_pause_changes(lost, thresholds.of("host-silence")["silence_ns"])),
             )
         )
     return findings
+
+
+def _list_pause_changes(lost: HostPauses, silence_ns: float) -> Iterator[str]:
+    """List the changes of the fix: the host no longer pauses in these stages, or anywhere if most pauses are outside."""
+    stages = [window.canonical for window in lost.windows]
+    for stage in [None] if None in stages or is_mostly_outside_stages(lost) else dict.fromkeys(stages):
+        yield write_change("set", "host", stage=stage, silent=True, at_least_us=silence_ns / 1000, to_us=0)
 
 
 def _locate_pauses(lost: HostPauses, gaps: Frame) -> Iterator[Place]:

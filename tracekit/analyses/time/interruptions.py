@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sum_by_keys
+from tracekit.model.text.changes import match_names, write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host.phases import (
@@ -182,6 +183,7 @@ def _report_allocator_calls(
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
         tuple(caveats),
+        changes=tuple(_list_changes(late)),
     )
 
 
@@ -201,6 +203,7 @@ def _report_recompilation(
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
         ("first steps are known by their number: a resumed run compiles again",),
+        changes=tuple(_list_changes(steady_interruption.rows)),
     )
 
 
@@ -220,7 +223,17 @@ def _report_graph_capture(
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
         ("an engine that frees its memory between steps may have to capture again",),
+        changes=tuple(_list_changes(steady_interruption.rows)),
     )
+
+
+def _list_changes(rows: Frame) -> Iterator[str]:
+    """List the changes of the fix: the steps no longer make these calls."""
+    names = sorted({*rows.values("name")} - {None, "(others)"})
+    if names:
+        calls = match_names(names)
+        yield write_change("set", "host", by=calls, to_us=0)
+        yield write_change("unwait", by=calls)
 
 
 _INTERRUPTION_REPORTERS = {

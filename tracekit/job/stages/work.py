@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tracekit.job.frames import divide_or_none, name_stages, phrase_run
 from tracekit.job.stages.windows import Owner, StageWindow, count_recorded_steps_of_processes
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.text.changes import write_change
 from tracekit.model.trace import Measurements
 
 MAX_NAMED = 3
@@ -46,6 +48,14 @@ class StageWork:
     def stages(self) -> tuple[StageWork, ...]:
         """The single stages, the one with most work first."""
         return self.parts or (self,)
+
+    def write_changes(self, verb: str, kind: str, **fields: Any) -> tuple[str, ...]:
+        """Write the changes that do something to the ops of class `kind` in these stages."""
+        stages = dict.fromkeys(work.window.canonical for work in self.stages)
+        return tuple(
+            write_change(verb, "device", stage=stage, work=kind, **fields)
+            for stage in ([None] if None in stages else stages)
+        )
 
     @property
     def places(self) -> tuple[Place, ...]:

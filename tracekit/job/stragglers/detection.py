@@ -43,6 +43,7 @@ from tracekit.model.report import Finding, Metric, Place, Verdict
 from tracekit.model.stats.lasting import count_rounds_needed
 from tracekit.model.stats.many import adjust_benjamini_hochberg
 from tracekit.model.tables.frame import Bools, Frame, max_of, mean_of, sum_of, where
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -433,6 +434,7 @@ def _make_straggler_finding(
         round(cost_ns),
         share,
         ("upper bound: the next slowest rank limits the saving",),
+        changes=tuple(write_change("equalise", on, rank=set(late.ranks)) for on in ("device", "host")),
     )
 
 

@@ -75,6 +75,7 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
         caveats=_drop_repeated_items(caveat for part in counted for caveat in part.caveats),
         confidence=min(part.confidence for part in counted),
         parts=tuple(parts),
+        changes=_drop_repeated_items(change for part in counted for change in part.changes),
     )
 
 
