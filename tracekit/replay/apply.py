@@ -131,7 +131,8 @@ def _unblock(index: JobIndex, weights: Weights, change: RunChange) -> None:
     chosen[index.op_start[ops] + 1] = True
     rows = np.flatnonzero((edges.kind == SYNC_RETURN) & chosen[edges.source])
     weights.weight[rows] = NEVER
-    host = index.host_edges[np.isin(edges.target[index.host_edges], edges.target[rows])]
+    ends = np.concatenate((edges.target[rows], index.find_call_ends(ops)))
+    host = index.host_edges[np.isin(edges.target[index.host_edges], ends)]
     weights.weight[host] = np.minimum(weights.weight[host], ASYNC_CALL_NS)
 
 
@@ -166,7 +167,10 @@ def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
         ops = _pick_ops(index, change)
     _drop_ops(index, weights, ops)
     if change.host:
-        _drop_host_rows(index, weights, ops, change.host)
+        _drop_host_rows(index, weights, ops, index.match_within(change.host))
+    elif change.where.work:
+        for paths in index.list_launching_ops(ops):
+            _drop_host_rows(index, weights, ops, paths)
 
 
 def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
@@ -231,24 +235,22 @@ def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints
     weights.added.append((index.op_start[kept[good]] + 1, target, np.full(int(good.sum()), HAND_OVER_NS)))
 
 
-def _drop_host_rows(index: JobIndex, weights: Weights, ops: Ints, pattern: str) -> None:
-    """Remove the host time of the rows of a matching name that launched these ops."""
+def _drop_host_rows(index: JobIndex, weights: Weights, ops: Ints, within: Mask) -> None:
+    """Remove the host time of the rows, of these paths, that launched nothing but these ops."""
     job, edges = index.job, index.job.edges
-    within = index.match_within(pattern)
     rows = index.host_edges[within[edges.owner[index.host_edges]]]
     if not len(rows):
-        raise ChangeError(f"host: no row in this run matches {pattern!r}")
+        raise ChangeError("host: no row in this run has such a name")
     # Segments of one row follow one another: number their runs, and remove those in which an op was launched.
     inside = np.zeros(len(job.time) + 1, np.bool_)
     inside[edges.target[rows]] = True
     starts = inside[:-1] & ~np.append(False, inside[:-2])
     run = np.where(inside[:-1], np.cumsum(starts), 0)
-    launched = np.full(len(index.op_start), -1, np.int64)
-    for number, graph in enumerate(job.processes):
-        mine = slice(int(job.first_op[number]), int(job.first_op[number + 1]))
-        launched[mine] = np.where(graph.ops.call_end >= 0, graph.ops.call_end + job.first[number], -1)
-    runs = np.unique(run[launched[ops][launched[ops] >= 0]])
-    runs = runs[runs > 0]
+    gone = np.zeros(len(index.op_start), np.bool_)
+    gone[ops] = True
+    runs = np.unique(run[index.find_call_ends(ops)])
+    kept = np.unique(run[index.find_call_ends(np.flatnonzero(~gone))])
+    runs = np.setdiff1d(runs[runs > 0], kept)
     weights.weight[rows[np.isin(run[edges.target[rows]], runs)]] = 0
     waits = np.flatnonzero(edges.kind == SYNC_RETURN)
     weights.weight[waits[np.isin(run[edges.target[waits]], runs)]] = NEVER

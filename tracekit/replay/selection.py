@@ -47,6 +47,9 @@ class JobIndex:
                 job.first[number] + job.processes[number].host_count + 2 * np.arange(len(job.processes[number].ops))
             ),
         )
+        self.op_call_end = _concatenate(
+            job, lambda number: _shift(job.processes[number].ops.call_end, int(job.first[number]))
+        )
         self.op_ns = _concatenate(job, lambda number: job.processes[number].ops.end - job.processes[number].ops.start)
         self.is_collective = _concatenate(job, lambda number: job.processes[number].ops.is_collective).astype(np.bool_)
         self.is_copy = _concatenate(job, lambda number: job.processes[number].ops.is_copy).astype(np.bool_)
@@ -75,6 +78,38 @@ class JobIndex:
                 within = wider
             self._within[pattern] = within
         return self._within[pattern]
+
+    def find_call_ends(self, ops: Ints) -> Ints:
+        """Find the instants at which the launches of these ops return; ops without a known launch are left out."""
+        ends: Ints = self.op_call_end[ops]
+        return ends[ends >= 0]
+
+    def list_launching_ops(self, ops: Ints) -> list[Mask]:
+        """List the paths within each host op that launched any of these device ops directly."""
+        nearest = self._find_nearest_ops()
+        launching = np.unique(nearest[self.op_path[ops]])
+        return [self._mark_paths_below(path) for path in launching[launching >= 0].tolist()]
+
+    def _find_nearest_ops(self) -> Ints:
+        """Find the nearest path around each that ends in an op, itself included; the last element is for no path."""
+        is_op = np.append(self.holder == HOLDER["op"], False)
+        nearest = np.append(np.where(is_op[:-1], np.arange(len(self.parent)), self.parent), -1)
+        while True:
+            open_ = np.flatnonzero((nearest >= 0) & ~is_op[nearest])
+            if not len(open_):
+                return nearest
+            nearest[open_] = np.append(self.parent, -1)[nearest[open_]]
+
+    def _mark_paths_below(self, path: int) -> Mask:
+        """Mark a path and all paths within it."""
+        below = np.zeros(len(self.parent) + 1, np.bool_)
+        below[path] = True
+        while True:
+            wider = below.copy()
+            wider[:-1] |= below[self.parent]
+            if np.array_equal(wider, below):
+                return below
+            below = wider
 
     def suggest(self, change: RunChange) -> str:
         """Name what a pattern of the change may have meant, for each pattern that no name matches."""
