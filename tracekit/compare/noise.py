@@ -30,6 +30,7 @@ MAX_BYTES = 4 * 2**20
 MAX_METRICS = 1_000
 MAX_TEXT = 300
 _HINT = "write it again: tracekit noise RUN… -o noise.json"
+_MISSING_HINT = "check the path, or write the file: tracekit noise RUN… -o noise.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ def read(path: Path) -> NoiseFile:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise TraceFormatError(path, "no such file", _MISSING_HINT, code="cannot-be-read") from error
         reason = getattr(error, "strerror", None) or str(error)
         problem = f"cannot be read: {reason}"
         raise TraceFormatError(path, problem, _HINT, code="cannot-be-read") from error
@@ -148,7 +151,8 @@ def read(path: Path) -> NoiseFile:
     try:
         return _parse_noise_document(json.loads(raw.decode("utf-8")))
     except (ValueError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
+        is_json = not isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
+        reason = str(error) if is_json else "it is not JSON"
         problem = f"is not an A/A noise file: {reason}"
         raise TraceFormatError(path, problem, _HINT, code="unfit") from error
 
