@@ -40,7 +40,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import MADE_LATER, Report
 from tracekit.model.system import cache
 from tracekit.pipeline.cache.file_index import FileIndex, FileRecord, discover_with_options
-from tracekit.pipeline.cache.saved_kind import sniff_saved_form
+from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.pipeline.options import Options
 from tracekit.readers import find_reader
 

@@ -185,7 +185,7 @@ def _refuse_gate_formats(targets: Sequence[OutputTarget]) -> None:
 
 def _is_saved(path: Path) -> bool:
     """Check whether a file begins like a report, a comparison or measurements that tracekit saved."""
-    from tracekit.pipeline.cache.saved_kind import sniff_saved_form
+    from tracekit.model.inputs.saved_files import sniff_saved_form
 
     if sniff_saved_form(path) is not None:
         return True

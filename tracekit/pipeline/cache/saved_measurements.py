@@ -32,7 +32,7 @@ from tracekit.model.system.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
-from tracekit.pipeline.cache.saved_kind import (
+from tracekit.model.inputs.saved_files import (
     HEAD_BYTES,
     MANIFEST,
     SAVED_SCHEMA,
