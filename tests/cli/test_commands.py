@@ -51,6 +51,36 @@ def test_inspect_shows_what_is_ignored_and_why(call, found):
     assert "1 file left out" in output
 
 
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+def test_the_files_of_inspect_fit_the_terminal(call, pipeline, monkeypatch, width):
+    names = [f"actor-rollout-ref_train_step{n}_rank{n}-of-4_pid108{n}_20261120082159373.json.gz" for n in range(4)]
+    common = {"run": "verl_like_perstep", "role": "actor-rollout-ref", "scope": "train", "world_size": 4}
+    pipeline.discovery = Discovery(
+        tuple(
+            Source(
+                Path("/d") / name,
+                name,
+                "chrome",
+                rank=n,
+                step=n,
+                pid=1080 + n,
+                size_bytes=170_000 + 9_000 * n,
+                **common,
+            )
+            for n, name in enumerate(names)
+        ),
+        title="profile",
+    )
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = call("inspect", "x").stdout
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for value in ("chrome", "verl_like_perstep", "actor-rollout-ref", "train"):
+        assert value in words
+    assert ("Same for all: reader chrome" in words) == (width < 120)
+    assert ("(--format csv shows all)" in words) == (width == 50)
+
+
 def test_inspect_counts_ignored_files_that_are_too_many_to_show(call, found):
     many = tuple(UnreadFile(Path(f"/d/{n}"), Reason("no-format", "no")) for n in range(30))
     found.discovery = Discovery((), many)

@@ -32,5 +32,5 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
         out.write_results(targets, topic.write)
         return 0
     rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]
-    out.write_results(targets, lambda target: encode_rows(rows, target.format))
+    out.write_results(targets, lambda target: encode_rows(rows, target.format, width=target.width))
     return 0
