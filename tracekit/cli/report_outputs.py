@@ -99,7 +99,7 @@ def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
 
 
 def _refuse_other_suffix(path: str, name: str, typed: str) -> None:
-    """Raise a usage error if the suffix of a path names another format than `name`; `typed` is what named both."""
+    """Raise a usage error if the suffix of a path names another format than `name`; `typed` is the text that names both."""
     suffix = _find_suffix(path)
     if _SUFFIXES.get(suffix, name) != name and (name, suffix) not in _FURTHER_SUFFIXES:
         raise click.UsageError(f"{typed} name two formats")
