@@ -253,8 +253,8 @@ EMPTY = Data(why="empty-file")
 def test_a_file_that_is_missed_and_passed_over_counts_once():
     notes = [Note("data_loss", "not-read", "nothing", "a.json", data=EMPTY)]
     both = [*notes, Note("info", IGNORED, "nothing", "a.json", data=EMPTY)]
-    for told in (notes, both):
-        (found,) = diagnose((), told)
+    for given_notes in (notes, both):
+        (found,) = diagnose((), given_notes)
         assert (found.code, found.places) == ("empty-file", ("a.json",))
 
 
