@@ -77,8 +77,8 @@ def test_columns_that_do_not_fit_are_named(sample):
 
 def test_unknown_is_a_dash_and_a_tiny_share_is_not_zero(sample):
     lines = render(sample, "text", verbose=True, width=100).splitlines()
-    assert re.search(r"compute_reward +12\.0 +0\.6 % +— +—$", next(x for x in lines if "compute_reward" in x))
-    assert "<0.1 %" in next(line for line in lines if line.startswith("rollout  sleep"))
+    assert re.search(r"compute_reward +12\.0 +0\.65 % +— +—$", next(x for x in lines if "compute_reward" in x))
+    assert "<0.01 %" in next(line for line in lines if line.startswith("rollout  sleep"))
 
 
 def test_rows_left_out_are_counted(sample):

@@ -26,6 +26,7 @@ _EXACT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _FOUR = Context(prec=4, rounding=ROUND_HALF_EVEN)
 _TOO_LONG = Decimal(10) ** 15
 _ONE = Decimal(1)
+_RATIO_DECIMALS = 2
 _MOST_REFINED = 2
 """Most decimals that a small value has beyond its column."""
 
@@ -107,7 +108,8 @@ def choose_scale(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
 def refine_scale(value: Value, scale: Scale, figures: int = 2) -> Scale:
     """Refine the scale of a column for one small value, which keeps at least `figures` significant figures.
 
-    A value that needs many more decimals keeps the scale, and is shown as `<0.1`.
+    A value that needs many more decimals keeps the scale, and is shown as `<0.1`. Percentages have at most the
+    decimals that they have in a sentence: `<0.01 %`.
 
     >>> format_cell(4_400_000, refine_scale(4_400_000, choose_scale([161_000_000], "ns", 3)))
     '4.4'
@@ -116,6 +118,8 @@ def refine_scale(value: Value, scale: Scale, figures: int = 2) -> Scale:
         return scale
     scaled = _EXACT.divide(Decimal(value), scale.factor)
     digits = figures - 1 - scaled.adjusted()
+    if scale.unit == "ratio":
+        digits = min(digits, _RATIO_DECIMALS)
     is_small = scale.digits < digits <= scale.digits + _MOST_REFINED
     return Scale(scale.label, scale.factor, digits, scale.unit) if is_small else scale
 
