@@ -44,5 +44,5 @@ def test_tables_of_total_times_name_what_they_cover(tmp_path):
     chrome.write(tmp_path / "rank0.json", rows, rank=0)
     report = analyze_uncached(tmp_path, Options(questions=("kernels", "operators"))).report
     text = render(report, "text", width=200, verbose=True)
-    assert "whole recording, warm-up included · share: of the summed time of all device ops" in text
-    assert "whole recording, warm-up included · share: of the own time of all host ops" in text
+    assert "Whole recording, warm-up included. Share: of the summed time of all device ops." in text
+    assert "Whole recording, warm-up included. Share: of the own time of all host ops." in text

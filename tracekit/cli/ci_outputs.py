@@ -26,7 +26,7 @@ MAX_SUMMARY_BYTES = 900 * 1024
 
 
 GATE_FORMATS = (out.JUNIT, out.GITHUB)
-"""Formats that contain the outcome of gate rules, and nothing else."""
+"""Formats that contain only the outcome of gate rules."""
 
 
 def list_comparison_targets(requested: RequestedOutputs, rules: GateRules, *, quiet: bool) -> list[out.OutputTarget]:
@@ -43,7 +43,7 @@ def list_comparison_targets(requested: RequestedOutputs, rules: GateRules, *, qu
 
 
 def refuse_gate_formats(targets: Sequence[out.OutputTarget], *, untested_passes: bool = False) -> None:
-    """Raise `TracekitError` for a target that only a gate fills; only print that it is empty if `untested_passes`."""
+    """Raise `TracekitError` for a target that only a gate fills; with `untested_passes`, warn that it is empty."""
     for target in targets:
         if target.format not in GATE_FORMATS:
             continue

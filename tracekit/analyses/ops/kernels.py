@@ -113,7 +113,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"kernels": kernels.arrays} if len(kernels) else {}
 
 
-_CAPTION = "whole recording, warm-up included · share: of the summed time of all device ops"
+_CAPTION = "Whole recording, warm-up included. Share: of the summed time of all device ops."
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:

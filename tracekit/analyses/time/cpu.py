@@ -136,7 +136,7 @@ def _make_cpu_thread_table(measured: Measurements) -> Sheet:
     return make_sheet("cpu_threads", "Threads by time in ops", headings, table)
 
 
-_CAPTION = "whole recording, warm-up included"
+_CAPTION = "Whole recording, warm-up included."
 
 
 def _make_python_function_table(measured: Measurements) -> Sheet:

@@ -44,7 +44,7 @@ SHORT_CAPS: dict[Cap, str] = {
     "two steps": "only two steps of one run",
     "one run each": "one run per side",
     "one run alone": "one run on a side",
-    "two levels": "equal runs may lie on two levels",
+    "two levels": "equal runs may have two levels",
     "overlap": "the runs of both sides overlap",
     "chance": "too few runs",
     "many comparisons": "one of many comparisons",
