@@ -14,7 +14,7 @@ def format_text_columns(
     rows: Sequence[Mapping[str, object]], right: Collection[str] = (), width: int | None = None
 ) -> str:
     """Format rows as columns with headers; drops empty columns, and right-aligns those in `right`."""
-    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+    names = _list_filled_columns(rows)
     cells = [[_format_text_cell(row[name]) for name in names] for row in rows]
     places = {place for place, name in enumerate(names) if name in right}
     return "\n".join(format_columns(names, cells, places, width))
@@ -34,23 +34,42 @@ def format_fitting_columns(
     text = format_text_columns(rows, right, width)
     if width is None or _measure_widest_line(text) <= width:
         return text
-    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-    same = [name for name in names if name not in keep and len({str(row[name]) for row in rows}) == 1]
-    same = same if len(rows) > 1 else []
+    names = _list_filled_columns(rows)
+    same = _list_constant_columns(rows, names, keep)
     shown, dropped = [name for name in names if name not in same], list[str]()
-    while True:
-        text = format_text_columns([{name: row[name] for name in shown} for row in rows], right, width)
-        loose = [name for name in shown if name not in keep]
-        if not loose or _measure_widest_line(text) <= width:
-            break
+    text = _format_selected_columns(rows, shown, right, width)
+    while _measure_widest_line(text) > width and (loose := [name for name in shown if name not in keep]):
         dropped.insert(0, loose[-1])
         shown.remove(loose[-1])
-    notes = []
+        text = _format_selected_columns(rows, shown, right, width)
+    lines = [text]
     if same:
-        notes.append("Same for all: " + ", ".join(f"{name} {_format_text_cell(rows[0][name])}" for name in same))
+        values = ", ".join(f"{name} {_format_text_cell(rows[0][name])}" for name in same)
+        lines += wrap_words(f"Same for all: {values}", width)
     if dropped:
-        notes.append(f"Not shown at this width: {', '.join(dropped)} (--format csv shows all)")
-    return "\n".join([text, *(line for note in notes for line in wrap_words(note, width))])
+        lines += wrap_words(f"Not shown at this width: {', '.join(dropped)} (--format csv shows all)", width)
+    return "\n".join(lines)
+
+
+def _list_filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """List the columns with a value in any row."""
+    return [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+
+
+def _list_constant_columns(
+    rows: Sequence[Mapping[str, object]], names: Sequence[str], keep: Collection[str]
+) -> list[str]:
+    """List the columns outside `keep` with one value in several rows."""
+    if len(rows) < 2:
+        return []
+    return [name for name in names if name not in keep and len({str(row[name]) for row in rows}) == 1]
+
+
+def _format_selected_columns(
+    rows: Sequence[Mapping[str, object]], names: Sequence[str], right: Collection[str], width: int
+) -> str:
+    """Format some columns of the rows."""
+    return format_text_columns([{name: row[name] for name in names} for row in rows], right, width)
 
 
 def _measure_widest_line(text: str) -> int:
