@@ -42,7 +42,7 @@ class Manifest:
 
     `folder` is for its files, `beside` for a copy of the manifest. `files` have a path (relative if inside the folder),
     step, stage, start and stop; `captures` have the step, scope, outcome and clocks of each start and stop. `asked` is
-    the given configuration, `problems` are logged problems.
+    the given configuration, `problems` are logged problems, `ignored` options without effect.
     """
 
     folder: Path
@@ -55,6 +55,7 @@ class Manifest:
     captures: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
     problems: list[str] = field(default_factory=list[str])
+    ignored: list[str] = field(default_factory=list[str])
     beside: Path | None = None
 
     def begin(self, step: int | None, scope: str | None = None) -> dict[str, Any]:
@@ -107,6 +108,11 @@ class Manifest:
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
 
+    def ignore(self, option: str) -> None:
+        """Record an option without effect, without writing the manifest; it is not a problem of the capture."""
+        if option not in self.ignored and len(self.ignored) < MOST_PROBLEMS:
+            self.ignored.append(option)
+
     def add(
         self,
         path: Path,
@@ -158,7 +164,7 @@ class Manifest:
             "captures": self.captures,
             "files": self.files,
             "asked": self.asked,
-            "ignored": without_effect(),
+            "ignored": [*without_effect(), *self.ignored],
             "problems": self.problems,
             "in_place_of": replaced(),
             "clock": clock(),

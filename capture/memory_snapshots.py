@@ -156,7 +156,7 @@ class MemorySnapshots(NoTool):
         if depth != TorchMemoryToolConfig().stack_depth and not MemorySnapshots.recording:
             problem = f"stack_depth {depth} has no effect: this torch keeps whole stacks"
             log.warning("rank %s: torch_memory: %s", self._target.rank, problem)
-            self._target.manifest.failed(problem)
+            self._target.manifest.ignore(problem)
         return {}
 
     def _observe(self) -> None:

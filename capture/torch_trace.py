@@ -350,7 +350,7 @@ class _Capture:
         """Remove `memory` from the contents, which a profile of all threads cannot record, with a warning."""
         problem = "a trace of all threads cannot record allocations: `memory` is left out of contents"
         log.warning("rank %s: %s", self._target.rank, problem)
-        self._target.manifest.failed(problem)
+        self._target.manifest.ignore(problem)
         return contents - {"memory"}
 
     def start(self) -> None:

@@ -155,6 +155,6 @@ def test_two_gpus_of_one_report_are_kept_apart_and_joined_with_their_own_launche
 def test_a_real_pair_gives_a_verdict_with_its_caveat(call):
     folder = Path(str(REAL)) / "nsys/GindaChen_nsys-ai"
     text = call("compare", folder / "mfu_2gpu_before.sqlite", folder / "mfu_2gpu_after.sqlite").output
-    assert "inconclusive: 1.13× slower" in text
+    assert "inconclusive (one run per side): 1.13× slower" in text
     assert "range FSDP::pre_forward" in text
     assert "step 300 ms" not in text  # a recording is no step

@@ -48,6 +48,7 @@ def test_the_report_says_where_work_without_a_launch_counts(tmp_path):
         ("gen", "GPU annotation", 30_000, 0.3, 1), ("ref", "time", 20_000, 0.2, 2),
         ("(before the recording)", "launched earlier", 10_000, 0.1, 1),
     ]  # fmt: skip
+    assert [word in sheet.caption for word in ("GPU annotation:", "Time:", "Launched earlier:")] == [True] * 3
 
 
 def test_a_trace_whose_work_is_all_linked_says_nothing_of_it(tmp_path):
@@ -61,6 +62,8 @@ def test_work_of_before_the_recording_is_not_of_the_stage_that_the_file_names(tm
     rows = [op("a", 0, 90), kernel("early", 2, 10, 1), *launched("k", 5, 60, 40, 8)]
     sheet = next(s for s in section(write(tmp_path / name, rows)).sheets if s.name == "placed")
     assert [row[[h.name for h in sheet.headings].index("stage")] for row in sheet.rows] == ["(before the recording)"]
+    # The caption explains only what the table has.
+    assert sheet.caption == "Launched earlier: its launch id is below those of all recorded calls."
 
 
 KNOWN = {

@@ -1,5 +1,6 @@
 """The tool `torch_memory` writes the snapshots that verl 0.9.1 writes, and none for ranks that are not profiled."""
 
+import json
 import os
 import sys
 
@@ -37,8 +38,13 @@ def test_a_snapshot_is_written_after_every_step_and_a_new_history_begun(tmp_path
 
 def test_a_depth_of_stacks_reaches_a_torch_that_has_one_and_else_the_log(tmp_path, torch, monkeypatch, caplog):
     wanted = {"tool_config": {"torch_memory": {"stack_depth": 8}}}
-    profiler(tmp_path, **wanted)
+    deep = profiler(tmp_path, **wanted)
     assert torch.log == BEGIN
+    steps(deep, 1)
+    (manifest,) = map(json.loads, (path.read_text() for path in tmp_path.glob("*manifest*")))
+    assert manifest["ignored"] == ["stack_depth 8 has no effect: this torch keeps whole stacks"]
+    assert manifest["problems"] == []
+    torch.log[:] = BEGIN
     assert caplog.text.count("stack_depth 8 has no effect: this torch keeps whole stacks") == 1
 
     def record(enabled="all", *, stack_depth=0, **arguments):

@@ -154,6 +154,36 @@ def test_a_known_file_is_recognized_alone_and_beside_a_trace(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "make", "content", "command"),
+    [
+        ("run.tkm", ("analyze", "--save"), "measurements", "tracekit analyze FILE"),
+        ("report.json", ("analyze", "-o"), "report", "tracekit export FILE"),
+        ("listing.json", ("inspect", "-o"), "listing", "tracekit analyze DIR"),
+        ("doctor.json", ("doctor", "-o"), "listing", "tracekit analyze DIR"),
+    ],
+)
+def test_files_that_tracekit_saved_are_named_and_expected_next_to_profiles(tmp_path, name, make, content, command):
+    command_name, option = make
+    made.MADE["gpu"][1](tmp_path / "run")
+    saved = tmp_path / "saved" / name
+    saved.parent.mkdir()
+    assert invoke(command_name, tmp_path / "run", option, saved).exit_code == 0
+    sentence = f"1 file that tracekit saved ({content}), not a profile"
+    refused = words(invoke("inspect", saved).stderr)
+    assert sentence in refused
+    assert command in refused
+    doctor = words(invoke("doctor", saved).stdout)
+    assert sentence in doctor
+    assert command in doctor
+    assert "zip archive" not in refused + doctor
+
+    saved.rename(tmp_path / "run" / name)
+    of_report, of_doctor = recordings(tmp_path / "run")
+    assert [recording.kind for recording in of_report] == ["gpu"]
+    assert of_report == of_doctor
+
+
+@pytest.mark.parametrize(
     "near",
     [
         b'{"entries": [1, 2], "version": 3}',

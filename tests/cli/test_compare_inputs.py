@@ -153,3 +153,41 @@ def test_noise_is_of_logs_alone_as_well(call, logs):
 def test_a_third_variant_is_told_how_to_be_compared(call):
     assert "compare each with the base" in call("compare", "a", "b", "c").stderr
     assert "variants" not in call("compare", "a").stderr
+
+
+@pytest.mark.parametrize(("log_count", "said"), [(3, "3 logs of step times for 2"), (1, "1 log of step times for 2")])
+def test_noise_refuses_logs_that_do_not_match_the_profiled_runs(call, log_count, said):
+    runs = [write_run(Path(f"run{number}"), [1000, 1100 + number, 1000]) for number in range(2)]
+    given = [f"--steps-from={log(f'{n}.csv', [1.0, 1.1, 1.0 + n / 10])}" for n in range(log_count)]
+    done = call("noise", *runs, *given, "-j", "1")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{said} profiled runs" in done.stderr
+    assert "give one log per profiled run" in done.stderr
+
+
+def test_noise_takes_one_log_per_run_and_any_logs_next_to_one_profile(call):
+    runs = [write_run(Path(f"run{number}"), [1000, 1100 + number, 1000]) for number in range(2)]
+    logs = [f"--steps-from={log(f'{n}.csv', [1.0, 1.1, 1.0 + n / 10])}" for n in range(2)]
+    for given in (runs, runs[:1]):
+        done = call("noise", *given, *logs, "-j", "1", "--json")
+        assert done.exit_code == 0, done.stderr
+        assert "unprofiled_step_time" in {row["name"] for row in json.loads(done.stdout)["metrics"]}
+
+
+def test_noise_names_a_log_that_was_given_twice(call):
+    one, other = log("one.csv", [1.0, 1.1, 1.2]), log("other.csv", [1.0, 1.1, 1.3])
+    copies = "one (2) holds the same files as one (1)"
+    assert copies in " ".join(call("noise", one, one).stderr.split())
+    third = "one (3) holds the same files as one (1)"
+    assert third in " ".join(call("noise", one, other, one).stdout.split())
+
+
+def test_a_log_is_named_by_its_path_in_errors_and_by_its_directory_where_names_collide(call):
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        log(f"{folder}/steps.csv", [1.0, 1.1, 1.2 if folder == "a" else 1.3])
+    Path("a/bad.csv").write_text("loss,epoch\n1,2\n")
+    Path("a/binary.csv").write_bytes(b"\xff\xfe")
+    assert "tracekit: a/bad.csv: lacks the columns" in call("noise", "--steps-from", "a/bad.csv").stderr
+    assert "tracekit: a/binary.csv: is not UTF-8 text" in call("noise", "--steps-from", "a/binary.csv").stderr
+    assert json.loads(call("noise", "a/steps.csv", "b/steps.csv", "--json").stdout)["runs"] == ["a/steps", "b/steps"]

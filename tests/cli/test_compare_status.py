@@ -319,3 +319,10 @@ def test_every_factor_in_words_says_its_way_and_every_other_is_before_over_after
     table = next(at for at, line in enumerate(lines) if "before/after" in line)
     (cell,) = re.findall(r"([0-9.]+)×", lines[table + 1])[:1]
     assert (float(cell) < 1) == (way == "slower")
+
+
+def test_the_line_of_an_inconclusive_verdict_has_its_reason(call):
+    one, two = save("a.json", step_rows(OPT_RUNS[0])), save("b.json", step_rows(BASE_RUNS[0]))
+    for form in ("text", "md"):
+        assert "inconclusive (one run per side): 1.12× slower" in call("compare", one, two, "--format", form).stdout
+    assert json.loads(call("compare", one, two, "--json").stdout)["headline"]["reason"] == "one run per side"

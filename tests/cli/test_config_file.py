@@ -74,8 +74,8 @@ def test_outside_a_repository_only_the_working_directory_counts(call, project, p
     [
         ('[analyze]\nrank = "3"\n', "[analyze] unknown key 'rank'; did you mean 'ranks'?"),
         ("[analyse]\ntop = 3\n", "unknown key 'analyse'; did you mean 'analyze'?"),
-        ('[analyze]\ntop = "many"\n', "[analyze] top: 'many' is not a valid integer"),
-        ("[analyze]\ntop = 0\n", "[analyze] top: 0 is not in the range x>=1."),
+        ('[analyze]\ntop = "many"\n', "[analyze] top: must be a whole number, not many"),
+        ("[analyze]\ntop = 0\n", "[analyze] top: must be at least 1, not 0"),
         ("[analyze]\ntop = [1]\n", "[analyze] top takes one value, not a list"),
         ("[analyze]\nquiet = 1\n", "[analyze] quiet takes true or false"),
         ("[analyze]\nranks = true\n", "[analyze] ranks takes a value, not true or false"),

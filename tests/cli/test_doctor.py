@@ -145,3 +145,14 @@ def test_sentences_wrap_at_the_width_of_the_terminal(call, tmp_path, monkeypatch
     assert max(map(len, lines)) <= width
     assert "…" not in wrapped
     assert wrapped.split() == whole.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("csv", ["code,severity,what,cause,remedy,count,places"]),
+        ("md", ["| code | severity | what | cause | remedy | count | places |", "|" + " --- |" * 7]),
+    ],
+)
+def test_a_list_without_a_row_has_its_header(call, healthy, name, lines):
+    assert call("doctor", healthy, "--format", name).stdout.splitlines() == lines

@@ -143,3 +143,63 @@ def test_recipes_are_listed_in_every_format_but_parquet(call, tmp_path):
     refused = call("sql", "--recipes", "-o", tmp_path / "x.parquet")
     assert refused.exit_code == 2
     assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.usefixtures("pipeline")
+@pytest.mark.parametrize(
+    ("args", "problem", "hint"),
+    [
+        (("--save", "run.json"), "--save run.json: saved measurements are a .tkm file", "--save run.tkm; -o run.json"),
+        (("--save", "run"), "--save run: saved measurements are a .tkm file", "--save run.tkm"),
+        (("--export", "json=a.html"), "the kind and the suffix of --export json=a.html name two formats", "--help"),
+    ],
+)
+def test_a_suffix_of_another_format_is_refused_before_anything_is_read(call, pipeline, args, problem, hint):
+    done = call("analyze", "x", *args)
+    assert (done.exit_code, done.stdout, pipeline.calls) == (2, "", [])
+    first, second = done.stderr.splitlines()
+    assert first == f"tracekit: {problem}"
+    assert hint in second
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (("noise", "x", "-o", "noise.csv"), "no output format ends in '.csv'"),
+        (("export", "x", "-o", "page.html.gz"), "no output format ends in '.html.gz'"),
+        (("compare", "x", "y", "--export", "junit=gate.json"), "--export junit=gate.json name two formats"),
+    ],
+)
+def test_no_file_gets_content_of_another_format_than_its_suffix(call, tmp_path, monkeypatch, args, reason):
+    monkeypatch.chdir(tmp_path)
+    done = call(*args)
+    assert done.exit_code == 2
+    assert reason in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (("analyze", "x", "--tokens", "-3"), "'--tokens': must be above 0, not -3"),
+        (("compare", "x", "y", "--tokens", "-3"), "--tokens -3: must be one or two positive numbers of tokens"),
+        (("analyze", "x", "--top", "-1"), "'--top': must be at least 1, not -1"),
+        (("analyze", "x", "--top", "many"), "'--top': must be a whole number, not many"),
+        (("compare", "x", "y", "--level", "200"), "'--level': must be at most 99.99, not 200"),
+        (("compare", "x", "y", "--min-effect", "x"), "'--min-effect': must be a number, not x"),
+        (("sql", "x", "--limit", "0"), "'--limit': must be at least 1, not 0"),
+        (("analyze", "x", "--steps", "-3"), "--steps: '-3' is not a number or a range"),
+        (("analyze", "x", "--ranks", "3-1"), "--ranks: the range 3-1 ends before it begins"),
+        (("analyze", "x", "--device-memory", "-3"), "--device-memory -3: must be between 1.00 MiB and 1,024 TiB"),
+        (("analyze", "x", "--device-memory", "much"), "--device-memory: not a size: 'much'"),
+        (("compare", ".", ".", "--noise", "no.json"), "no.json: no such file"),
+        (("compare", ".", ".", "--noise", "bad.json"), "bad.json: is not an A/A noise file: it is not JSON"),
+    ],
+)
+def test_an_error_about_a_value_names_the_option_and_what_it_takes(call, tmp_path, monkeypatch, args, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text("step,seconds\n")
+    done = call(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert reason in done.stderr.splitlines()[0]
+    assert "in the range" not in done.stderr

@@ -145,3 +145,32 @@ def test_a_gate_takes_logs_of_steps(call):
     assert call("gate", *logs).exit_code == 1
     tested = call("gate", "--self-test", *logs, "--isolated", "--fail-on", "step_time>3%")
     assert (tested.exit_code, "the gate can fail" in tested.stdout) == (0, True), tested.stderr
+
+
+@pytest.mark.parametrize(
+    "output", [("--format", "junit"), ("--format", "github"), ("-o", "gate.xml"), ("--export", "github=-")]
+)
+def test_a_format_of_gates_without_a_rule_is_an_error_and_not_an_empty_pass(call, slow, fast, output):
+    done = call("compare", slow, fast, *output)
+    assert (done.exit_code, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert "contains the outcomes of gate rules, and no rule is set" in first
+    assert "--fail-on 'step_time>3%'" in second
+    assert not Path("gate.xml").exists()
+    waived = call("compare", slow, fast, *output, "--allow-untested")
+    assert waived.exit_code == 0
+    assert "no rule is set: it is empty" in waived.stderr
+    assert call("compare", slow, fast, *output, "--fail-on", "step_time>3%").exit_code == 0
+
+
+def test_a_saved_comparison_without_a_gate_has_no_format_of_gates(call, slow, fast):
+    for rules, status in (((), 2), (("--fail-on", "step_time>3%"), 0)):
+        call("compare", slow, fast, *rules, "-o", "saved.json", "-q")
+        assert call("export", "saved.json", "--to", "junit").exit_code == status
+
+
+def test_a_job_of_github_without_a_gate_gets_no_error(call, slow, fast, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    done = call("compare", slow, fast)
+    assert done.exit_code == 0
+    assert "no rule is set" not in done.stderr

@@ -43,3 +43,12 @@ def test_groups_name_only_options_that_exist():
 def test_no_line_is_wider_than_the_page(call):
     for name in COMMANDS:
         assert max(map(len, call(name, "--help").stdout.splitlines())) <= 100
+
+
+def test_fail_on_is_described_for_what_each_command_tests(call):
+    compare, gate = (" ".join(call(name, "--help").stdout.split()) for name in ("compare", "gate"))
+    assert "if the second side is worse by more than a limit, METRIC>LIMIT" in compare
+    assert "regression (a significant slowdown)" in compare
+    assert "With --self-test: also test this limit on a change" in gate
+    assert "A budget of one profile needs a gate file" in gate
+    assert "second side" not in gate

@@ -93,6 +93,19 @@ def test_without_a_device_ops_are_compared_and_that_is_said():
     assert shown.caveats[0].startswith("no device was recorded")
 
 
+@pytest.mark.parametrize(
+    ("change", "changed", "one_sided"),
+    [([1.0] * 30, False, False), ([1.0] * 29 + [2.0], True, False), ([1.0] * 29 + [0.0], True, True)],
+)
+def test_the_caption_of_kernels_explains_only_marks_that_the_table_has(change, changed, one_sided):
+    found = find_kernel_changes(table([1e6] * 30, change))
+    step = Change("step_time", "step", None, None, "ns", "lower", "improvement", 1.0, 1.0)
+    shown = list(build_attribution_sections(Attribution(kernels=found), Sheet("s", "S", (), ()), step))[-1]
+    (sheet,) = (sheet for sheet in shown.sheets if sheet.name == "kernels")
+    assert ("beyond chance" in sheet.caption) == changed
+    assert ("New and removed" in sheet.caption) == one_sided
+
+
 def test_kernels_of_one_side_carry_their_full_time_and_no_ratio():
     made = table([1e6] * 21, [1.0] * 20 + [0.0])
     (gone,) = find_kernel_changes(made).changed

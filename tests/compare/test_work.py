@@ -176,7 +176,7 @@ def test_work_given_by_a_person_is_that_of_every_step(tmp_path, call):
 
 @pytest.mark.parametrize("text", ["", "x", "1,2,3", "0", "-4", "nan", "inf", "1e16", "100,"])
 def test_work_that_is_no_number_is_refused(text):
-    with pytest.raises(TracekitError, match="is no number of tokens in a step"):
+    with pytest.raises(TracekitError, match="must be one or two positive numbers of tokens per step"):
         parse_work_counts({"tokens": text})
 
 

@@ -1,6 +1,7 @@
 """Every diagnosis on a directory made up for it, and a near miss that is healthy."""
 
 import gzip
+import json
 import lzma
 import os
 from dataclasses import asdict, replace
@@ -12,7 +13,7 @@ import nsys_programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sick_runs import CALLS, LFS, LOST, NSYS, TORCH, export, healthy, put, session, trace, two, without
+from sick_runs import CALLS, LFS, LOST, NSYS, TORCH, export, healthy, put, session, told, trace, two, without
 
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.trust import data_quality
@@ -224,14 +225,36 @@ def test_braces_in_names_and_problems_are_left_as_they_are():
     assert (found.what, found.remedy, found.places) == ("odd {files} %s", "try {this}", ("{count}{0}.json",))
 
 
+@pytest.mark.parametrize(
+    ("option", "failures"),
+    [
+        ("stack_depth 8 has no effect: this torch keeps whole stacks", []),
+        ("a trace of all threads cannot record allocations: `memory` is left out of contents", ["stop: OSError: full"]),
+    ],
+)
+def test_an_option_that_capture_ignored_gets_the_remedy_of_an_option(tmp_path, option, failures):
+    told(f'[{{"path": "rank0.json"}}], "problems": {json.dumps([*failures, option])}')(tmp_path)
+    found = {diagnosis.code: diagnosis for diagnosis in examine_captures([tmp_path], Options()).diagnoses}
+    assert found["no-effect"].what == option
+    assert "remove it from the configuration" in found["no-effect"].remedy
+    assert ("capture-problem" in found) == bool(failures)
+    if failures:
+        assert option not in found["capture-problem"].what
+
+
+def test_a_packed_file_that_unpacks_to_too_much_gets_the_remedy_of_an_archive():
+    (found,) = diagnose((), [Note("data_loss", "packed-bomb", "too much: the rest was not read", "a.json.gz")])
+    assert (found.code, found.severity, found.remedy) == ("archive", "data_loss", "unpack it, and pass the result")
+
+
 EMPTY = Data(why="empty-file")
 
 
 def test_a_file_that_is_missed_and_passed_over_counts_once():
     notes = [Note("data_loss", "not-read", "nothing", "a.json", data=EMPTY)]
     both = [*notes, Note("info", IGNORED, "nothing", "a.json", data=EMPTY)]
-    for told in (notes, both):
-        (found,) = diagnose((), told)
+    for given_notes in (notes, both):
+        (found,) = diagnose((), given_notes)
         assert (found.code, found.places) == ("empty-file", ("a.json",))
 
 

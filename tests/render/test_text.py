@@ -77,8 +77,8 @@ def test_columns_that_do_not_fit_are_named(sample):
 
 def test_unknown_is_a_dash_and_a_tiny_share_is_not_zero(sample):
     lines = render(sample, "text", verbose=True, width=100).splitlines()
-    assert re.search(r"compute_reward +12\.0 +0\.6 % +— +—$", next(x for x in lines if "compute_reward" in x))
-    assert "<0.1 %" in next(line for line in lines if line.startswith("rollout  sleep"))
+    assert re.search(r"compute_reward +12\.0 +0\.65 % +— +—$", next(x for x in lines if "compute_reward" in x))
+    assert "<0.01 %" in next(line for line in lines if line.startswith("rollout  sleep"))
 
 
 def test_rows_left_out_are_counted(sample):
@@ -222,3 +222,30 @@ def test_no_cell_of_prose_is_cut_and_names_keep_both_ends(width):
                 assert row[index] in " ".join(column.split())
     assert "nvjet_" in "\n".join(lines)
     assert "_TNT" in "\n".join(lines)
+
+
+def test_every_saving_keeps_two_significant_digits(sample):
+    finding = sample.findings[0]
+    savings = (161_000_000, 12_700_000, 4_400_000, 310_000)
+    findings = [replace(finding, recoverable_ns=saving, recoverable_ratio=saving / 225_000_000) for saving in savings]
+    assert phrases.format_savings(findings) == [
+        ("161 ms", "72 %"),
+        ("13 ms", "5.6 %"),
+        ("4.4 ms", "2.0 %"),
+        ("0.31 ms", "0.14 %"),
+    ]
+
+
+def test_hints_name_an_option_that_shows_more(sample):
+    caption = "5 of 33 rows; more in section kernels"
+    shortened = replace(sample, overview=replace(sample.overview, caption=caption))
+    assert f"{caption} (-v)" in render(shortened, "text", width=200)
+    verbose = render(shortened, "text", width=200, verbose=True)
+    assert caption in verbose
+    assert f"{caption} (-v)" not in verbose
+    for form in ("md", "html"):
+        assert "(-v)" not in render(shortened, form)
+    many = replace(sample, sections=tuple(replace(part, findings=part.findings * 4) for part in sample.sections))
+    assert "more in the sections; -v for the first 10" in render(many, "text", width=200)
+    assert "more in the sections; -v for all" in render(many, "text", width=200, top=100)
+    assert "more in the sections; --top for more" in render(many, "text", width=200, verbose=True)

@@ -286,6 +286,10 @@ TORCH = {
         beside("timeline.json", b'[{"cat": "task:execute", "ph": "X"}]'),
         beside("timeline.json", b"[1, 2]"),
     ),
+    "saved-by-tracekit": (
+        lambda f: put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}'),
+        lambda f: (healthy(f), put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}')),
+    ),
     "log-only": (lambda f: put(f / "metrics.jsonl", LOG), beside("metrics.jsonl", LOG)),
     "unreadable": (beside("rank2.json", b'{"schemaVersion": 1, "traceEvents": 5}'), beside("rank2.json", b"no trace")),
 }

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from tracekit.cli import report_outputs as out
 from tracekit.cli import terminal
+from tracekit.model.errors import TracekitError
 from tracekit.model.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -24,12 +25,33 @@ MAX_SUMMARY_BYTES = 900 * 1024
 """Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
 
 
-def list_comparison_targets(requested: RequestedOutputs, *, quiet: bool) -> list[out.OutputTarget]:
-    """List all requested outputs, and annotations in a GitHub job."""
+GATE_FORMATS = (out.JUNIT, out.GITHUB)
+"""Formats that contain only the outcome of gate rules."""
+
+
+def list_comparison_targets(requested: RequestedOutputs, rules: GateRules, *, quiet: bool) -> list[out.OutputTarget]:
+    """List all requested outputs, and annotations in a GitHub job.
+
+    Raises `TracekitError` for a requested format of gates without a gate: CI would show an empty result as a pass.
+    """
     targets = out.list_targets(requested, quiet=quiet)
+    if not rules.stated:
+        refuse_gate_formats(targets, untested_passes=rules.untested_passes)
     if terminal.is_github_job() and not any(target.format == out.GITHUB for target in targets):
         targets.append(out.OutputTarget(out.GITHUB, out.STANDARD_ERROR))
     return targets
+
+
+def refuse_gate_formats(targets: Sequence[out.OutputTarget], *, untested_passes: bool = False) -> None:
+    """Raise `TracekitError` for a target that only a gate fills; with `untested_passes`, warn that it is empty."""
+    for target in targets:
+        if target.format not in GATE_FORMATS:
+            continue
+        problem = f"{target.format} contains the outcomes of gate rules, and no rule is set"
+        hint = "add a rule: --fail-on 'step_time>3%', or [[gate.rule]] in tracekit.toml"
+        if not untested_passes:
+            raise TracekitError(problem, hint)
+        terminal.print_problem(f"{problem}: it is empty", hint)
 
 
 def write_comparison(

@@ -45,35 +45,46 @@ def _parse_gate_options(parameters: Mapping[str, Any]) -> GateOptions:
     return GateOptions(**{name: parameters[name] for name in _GATE_FIELDS})
 
 
-gate_options = opt.chain_decorators(
-    opt.collect_options("gate", _parse_gate_options, _GATE_FIELDS),
-    click.option(
-        "--fail-on",
-        multiple=True,
-        metavar="RULE",
-        shell_complete=complete_names(list_fail_on_words),
-        help="Exit with status 1 if this limit is exceeded: 'step_time>3%', 'memory.peak_allocated>256MiB', "
-        "'step_time>point:5%'; or a keyword: regression, new-oom. Repeatable.",
-    ),
-    click.option(
-        "--config",
-        type=click.Path(),
-        metavar="FILE",
-        help="File of gate rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
-    ),
-    click.option("--isolated", is_flag=True, help="Do not look for a file of gate rules."),
-    click.option(
-        "--on-inconclusive",
-        type=click.Choice(["warn", "fail"]),
-        help="Treat an inconclusive gate as a warning, or exit with status 3 [default: warn].",
-    ),
-    click.option(
-        "--allow-untested",
-        is_flag=True,
-        help="Pass with a warning, not status 3, if rules have no data or there are no rules.",
-    ),
+_CHANGE_RULES = (
+    "Exit with status 1 if the second side is worse by more than a limit, METRIC>LIMIT: 'step_time>3%', "
+    "'memory.peak_allocated>256MiB'. 'step_time>point:5%' tests the estimate without its interval. Also takes "
+    "keywords: regression (a significant slowdown), new-oom (out of memory only on the second side). Repeatable."
 )
-"""Decorator with all gate options; the command receives them as `gate`."""
+TESTED_RULES = (
+    "With --self-test: also test this limit on a change, as in tracekit compare: 'step_time>3%'. A budget of one "
+    'profile needs a gate file: max = "20ms" or min. Repeatable.'
+)
+
+
+def add_gate_options(fail_on: str = _CHANGE_RULES) -> opt.Decorator:
+    """Add all gate options, which the command receives as `gate`; `fail_on` describes its rules of changes."""
+    return opt.chain_decorators(
+        opt.collect_options("gate", _parse_gate_options, _GATE_FIELDS),
+        click.option(
+            "--fail-on",
+            multiple=True,
+            metavar="RULE",
+            shell_complete=complete_names(list_fail_on_words),
+            help=fail_on,
+        ),
+        click.option(
+            "--config",
+            type=click.Path(),
+            metavar="FILE",
+            help="File of gate rules [default: the nearest tracekit.toml, or [tool.tracekit.gate]].",
+        ),
+        click.option("--isolated", is_flag=True, help="Do not look for a file of gate rules."),
+        click.option(
+            "--on-inconclusive",
+            type=click.Choice(["warn", "fail"]),
+            help="Treat an inconclusive gate as a warning, or exit with status 3 [default: warn].",
+        ),
+        click.option(
+            "--allow-untested",
+            is_flag=True,
+            help="Pass with a warning, not status 3, if rules have no data or there are no rules.",
+        ),
+    )
 
 
 def load_gate_file(choice: GateOptions, least_effect: float | None = None) -> GateFile:

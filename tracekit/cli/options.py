@@ -6,6 +6,7 @@ instead of a parameter per option.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -28,20 +29,68 @@ Decorator = Callable[[Command], Command]
 
 _MAX_WORK = 1e15
 
-ranks = click.option("--ranks", metavar="SPEC", help="Only these ranks: 0,2,8-15.")
+
+class WholeNumber(click.IntRange):
+    """A whole number with bounds; an error names the violated bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a number, or raise `BadParameter`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(_describe_violation(self, value, "a whole number"), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number with bounds; an error names the violated bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a number, or raise `BadParameter`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(_describe_violation(self, value, "a number"), param, ctx)
+
+
+def _describe_violation(bounds: click.IntRange | click.FloatRange, value: Any, kind: str) -> str:
+    """Describe the bound that a value violates, or that it is not of this kind."""
+    wanted = kind
+    low, high = bounds.min, bounds.max
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        number = float(value)
+        if low is not None and (number < low or (bounds.min_open and number == low)):
+            wanted = f"above {low:g}" if bounds.min_open else f"at least {low:g}"
+        elif high is not None and number > high:
+            wanted = f"at most {high:g}"
+    return f"must be {wanted}, not {value}"
+
+
+def _check_ranges(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Check numbers and ranges such as `0,2,8-15`; raises `TracekitError` with the option."""
+    if value is not None:
+        from tracekit.discover import parse_numbers
+
+        try:
+            parse_numbers(value)
+        except TracekitError as error:
+            raise TracekitError(f"{parameter.opts[0]}: {error.problem}", error.hint) from None
+    return value
+
+
+ranks = click.option("--ranks", callback=_check_ranges, metavar="SPEC", help="Only these ranks: 0,2,8-15.")
 sample = click.option(
     "--sample",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="K",
     help="Read only K ranks, spread over all. A straggler among the others is missed.",
 )
-steps = click.option("--steps", metavar="SPEC", help="Only these steps: 3,10-20.")
+steps = click.option("--steps", callback=_check_ranges, metavar="SPEC", help="Only these steps: 3,10-20.")
 stages = click.option("--stages", multiple=True, metavar="GLOB", help="Only these stages. Repeatable.")
 exclude = click.option("--exclude", multiple=True, metavar="GLOB", help="Skip files whose name matches. Repeatable.")
 jobs = click.option(
     "-j",
     "--jobs",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Files read in parallel [default: one per core, as memory allows].",
 )
@@ -57,13 +106,13 @@ device_memory = click.option(
 )
 drop_first = click.option(
     "--drop-first",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="N",
     help="Drop the first N steps of every run [default: the detected warm-up steps].",
 )
 top = click.option(
     "--top",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=10,
     show_default=True,
     metavar="N",
@@ -291,7 +340,7 @@ cluster = chain_decorators(
 )
 
 
-class Percent(click.FloatRange):
+class Percent(Number):
     """A number of per cent, with or without the sign."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -308,9 +357,7 @@ _WORK = {
 
 work = chain_decorators(
     *(
-        click.option(
-            f"--{name}", type=click.FloatRange(min=0, min_open=True, max=_MAX_WORK), metavar="N", help=text.format("")
-        )
+        click.option(f"--{name}", type=Number(min=0, min_open=True, max=_MAX_WORK), metavar="N", help=text.format(""))
         for name, text in _WORK.items()
     )
 )

@@ -22,6 +22,8 @@ JUNIT, GITHUB = "junit", "github"
 _TEXT_FORMATS = ("text", "md")
 _SUFFIXES = {suffix: renderer.name for renderer in RENDERERS for suffix in renderer.suffixes}
 _SUFFIXES |= {".xml": JUNIT, ".gz": "perfetto", ".tkm": "tkm"}
+_FURTHER_SUFFIXES = {("perfetto", ".json"), (GITHUB, ".txt"), ("openmetrics", ".txt")}
+"""Suffixes that a format may have, although another format has them by default."""
 _NEVER_PRINTED = {"parquet": "rows.parquet", "perfetto": "timeline.json.gz", "tkm": "run.tkm"}
 """Formats that only go to a file, each with an example of one."""
 
@@ -85,7 +87,7 @@ def make_target(name: str, path: str, requested: RequestedOutputs) -> OutputTarg
 def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
     """Parse `-o FILE`, in the format of `--format` or of its suffix."""
     if requested.format is not None:
-        _refuse_other_suffix(path, requested.format)
+        _refuse_other_suffix(path, requested.format, f"-o {path} and --format {requested.format}")
         return make_target(requested.format, path, requested)
     name = _get_format_of_suffix(path, requested)
     if name in requested.folders:
@@ -96,20 +98,41 @@ def _parse_output(path: str, requested: RequestedOutputs) -> OutputTarget:
     return make_target(name, path, requested)
 
 
-def _refuse_other_suffix(path: str, name: str) -> None:
-    """Raise a usage error if the suffix of a path names another format than `name`."""
-    suffix = Path(path).suffix.lower()
-    if _SUFFIXES.get(suffix, name) != name and (name, suffix) != ("perfetto", ".json"):
-        raise click.UsageError(f"-o {path} and --format {name} name two formats")
+def _refuse_other_suffix(path: str, name: str, typed: str) -> None:
+    """Raise a usage error if the suffix of a path names another format than `name`; `typed` is the text that names both."""
+    suffix = _find_suffix(path)
+    if _SUFFIXES.get(suffix, name) != name and (name, suffix) not in _FURTHER_SUFFIXES:
+        raise click.UsageError(f"{typed} name two formats")
+
+
+def check_saved_path(path: str) -> None:
+    """Raise `TracekitError` unless measurements can be saved at `path`: its suffix is `.tkm`, or it is a device."""
+    check_writable(path)
+    target = Path(path)
+    if target.suffix.lower() == ".tkm" or (target.exists() and not target.is_file()):
+        return
+    format_ = _SUFFIXES.get(_find_suffix(path))
+    hint = f"--save {target.with_suffix('.tkm')}"
+    if format_ is not None and format_ != "perfetto":
+        hint += f"; -o {path} writes the report"
+    raise TracekitError(f"--save {path}: saved measurements are a .tkm file", hint)
+
+
+def _find_suffix(path: str) -> str:
+    """Find the suffix that names a format; of a packed file both suffixes, unless it is packed JSON."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
+    if suffixes[-1:] == [".gz"] and _SUFFIXES.get(suffixes[0], "json") != "json":
+        return "".join(suffixes)
+    return "".join(suffixes[-1:])
 
 
 def _get_format_of_suffix(path: str, requested: RequestedOutputs) -> str:
     """Get the format that the suffix of a path names; raises `TracekitError` with the known suffixes."""
-    suffix = Path(path).suffix.lower()
+    suffix = _find_suffix(path)
     name = _SUFFIXES.get(suffix)
     if name in requested.formats:
         return name
-    if requested.fallback:
+    if requested.fallback and name is None:
         return requested.fallback
     if path == STANDARD_OUTPUT:
         raise TracekitError("-o -: no format is named", "--format json prints JSON")
@@ -123,6 +146,8 @@ def _parse_export(text: str, requested: RequestedOutputs) -> OutputTarget:
     name, equals, path = text.partition("=")
     if not (equals and path):
         raise TracekitError(f"--export {text}: not KIND=PATH", "--export json=report.json")
+    if name in requested.formats:
+        _refuse_other_suffix(path, name, f"the kind and the suffix of --export {text}")
     return make_target(name, path, requested)
 
 

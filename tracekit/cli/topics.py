@@ -1,4 +1,7 @@
-"""One look-up of names: `explain`, `tables` and `schema` find every rule, table, metric, column and JSON Schema."""
+"""One look-up of names for `explain`, `tables` and `schema`.
+
+It finds every rule, table, metric, column, command, word of the glossary and JSON Schema.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,29 @@ if TYPE_CHECKING:
     from tracekit.model.metrics import MetricKind
     from tracekit.model.tables import Column, Table
 
-TopicKind = Literal["rule", "table", "metric", "column", "schema"]
+TopicKind = Literal["rule", "table", "metric", "column", "command", "word", "schema"]
+COMMAND_PAGES: Mapping[str, str] = {
+    "demo": "install",
+    "analyze": "usage",
+    "open": "usage",
+    "inspect": "troubleshooting",
+    "doctor": "troubleshooting",
+    "compare": "compare",
+    "gate": "guides/ci",
+    "noise": "compare",
+    "explain": "tour",
+    "tables": "sql",
+    "sql": "sql",
+    "schema": "agents",
+    "export": "usage",
+    "log": "logging",
+    "collect": "guides/ray",
+    "mcp": "agents",
+    "cache": "troubleshooting",
+    "completion": "install",
+}
+"""The page in docs/ about each command."""
+_MAX_MENTIONS = 5
 DEFAULT_WIDTH = 100
 """Width of prose without a terminal, and its widest line on one."""
 
@@ -38,17 +63,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One thing with a name, and the functions that write it, by format."""
+    """One thing with a name, and the functions that write it, one for each format of a list."""
 
     kind: TopicKind
     name: str
     writers: Mapping[str, Callable[[Page], str | bytes]]
 
     def write(self, target: OutputTarget) -> str | bytes:
-        """Write the topic for a target; raises `TracekitError` for a format that it does not have."""
-        if target.format not in self.writers:
-            formats = ", ".join(self.writers)
-            raise TracekitError(f"{self.kind} {self.name} cannot be written as {target.format}", f"it has {formats}")
+        """Write the topic for a target."""
         return self.writers[target.format](get_page(target))
 
 
@@ -63,14 +85,28 @@ def get_page(target: OutputTarget) -> Page:
 def find_topic(name: str, kinds: Sequence[TopicKind]) -> Topic:
     """Find what has this name, looking at `kinds` in order; raises `TracekitError` with the closest name of all kinds."""
     wanted = re.sub(r"\Ar([0-9])\Z", r"r0\1", name.strip().lower())
-    for kind in kinds:
-        for known, make_topic in _TOPICS[kind]():
-            if known.lower() == wanted:
-                return make_topic()
+    for spelling in dict.fromkeys((wanted, wanted.removeprefix("tracekit "), re.sub(r"[\s_]+", "-", wanted))):
+        for kind in kinds:
+            for known, make_topic in _TOPICS[kind]():
+                if known.lower() == spelling:
+                    return make_topic()
     names = list_topic_names(kinds)
     near = did_you_mean(wanted, [known for known in names if known.lower().startswith(wanted)])
     near = near or did_you_mean(wanted, names)
-    raise TracekitError(f"unknown name {name!r}{near}", "tracekit explain lists rules, tracekit tables lists tables")
+    hint = "tracekit explain lists rules, tracekit tables lists tables"
+    if mentions := _list_mentioning_rules(wanted):
+        hint = f"rules that mention it: {', '.join(mentions)}; {hint}"
+    raise TracekitError(f"unknown name {name!r}{near}", hint)
+
+
+def _list_mentioning_rules(word: str) -> list[str]:
+    """List the first rules whose page contains a word."""
+    from tracekit.analyses import rules
+
+    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+    named = [rule.id for rule in rules.RULES if pattern.search(rule.title)]
+    named += [rule.id for rule in rules.RULES if pattern.search(rule.page)]
+    return list(dict.fromkeys(named))[:_MAX_MENTIONS] if word else []
 
 
 def list_topic_names(kinds: Iterable[TopicKind]) -> list[str]:
@@ -110,6 +146,7 @@ def _make_rule_topic(rule: Any) -> Topic:
         {
             "text": lambda page: format_rule_page(rule.page, page),
             "md": lambda _: rule.page.rstrip("\n") + "\n",
+            "csv": lambda _: encode_rows([{"number": rule.number, "rule": rule.id, "finds": rule.title}], "csv"),
             "json": lambda _: json.dumps(value, indent=1) + "\n",
         },
     )
@@ -227,6 +264,65 @@ def _make_rows_topic(kind: TopicKind, name: str, rows: Sequence[Mapping[str, str
     )
 
 
+def _iterate_commands() -> Found:
+    context = click.get_current_context(silent=True)
+    group = None if context is None else context.find_root().command
+    if context is not None and isinstance(group, click.Group):
+        for name in group.list_commands(context):
+            yield name, partial(_make_command_topic, name, group, context)
+
+
+def _make_command_topic(name: str, group: click.Group, context: click.Context) -> Topic:
+    command = group.get_command(context, name)
+    help_text = "" if command is None else (command.help or "")
+    paragraphs = [" ".join(block.split()) for block in help_text.split("\n\n")]
+    page = f"docs/{COMMAND_PAGES[name]}.md"
+    more = f"Options: tracekit {name} --help. Documentation: {page}."
+    if name in list_topic_names(["schema"]):
+        more += f" JSON: tracekit schema {name}."
+    summary, *_ = paragraphs
+    row = {"command": name, "summary": summary, "page": page}
+    return _make_prose_topic("command", name, f"{name}: a command (tracekit {name})", [*paragraphs, more], row)
+
+
+def _iterate_words() -> Found:
+    from tracekit.cli.glossary import list_glossary
+
+    for word, heading, meaning in list_glossary():
+        yield word, partial(_make_word_topic, word, heading, meaning)
+
+
+def _make_word_topic(word: str, heading: str, meaning: str) -> Topic:
+    paragraphs = [meaning[:1].upper() + meaning[1:] + "."]
+    if mentions := _list_mentioning_rules(word):
+        paragraphs.append(f"Rules that mention it (tracekit explain NAME): {', '.join(mentions)}.")
+    row = {"word": heading, "meaning": meaning, "rules": ", ".join(mentions)}
+    return _make_prose_topic("word", word, f"{heading}: glossary", paragraphs, row)
+
+
+def _make_prose_topic(
+    kind: TopicKind, name: str, title: str, paragraphs: Sequence[str], row: Mapping[str, str]
+) -> Topic:
+    """Make a topic of paragraphs below a title; `row` has its fields."""
+
+    def write_text(page: Page) -> str:
+        lines = [_style(title, page)]
+        for paragraph in paragraphs:
+            lines += ["", *wrap_words(paragraph, page.width or DEFAULT_WIDTH)]
+        return "\n".join(lines) + "\n"
+
+    return Topic(
+        kind,
+        name,
+        {
+            "text": write_text,
+            "md": lambda _: "\n\n".join([f"# {title}", *paragraphs]) + "\n",
+            "csv": lambda _: encode_rows([row], "csv"),
+            "json": lambda _: json.dumps({"kind": kind, "name": name, **row}, indent=1) + "\n",
+        },
+    )
+
+
 def _iterate_schemas() -> Found:
     from tracekit.cli.json_contracts import CONTRACTS
 
@@ -241,7 +337,27 @@ def _make_schema_topic(contract: Any) -> Topic:
         document = make_schema_document(contract.kind, contract.version)
         return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
 
-    return Topic("schema", contract.name, {"text": write_schema, "json": write_schema})
+    def list_fields() -> list[dict[str, str]]:
+        from tracekit.render.schema import list_schema_fields, make_schema_document
+
+        return list(list_schema_fields(make_schema_document(contract.kind, contract.version)))
+
+    def write_markdown(_: Page) -> str:
+        from tracekit.render.schema import make_schema_urn
+
+        title = f"# `{contract.name}`: `{make_schema_urn(contract.version)}`"
+        return f"{title}\n\nWritten by: {contract.written_by}.\n\n{encode_rows(list_fields(), 'md')!s}"
+
+    return Topic(
+        "schema",
+        contract.name,
+        {
+            "text": write_schema,
+            "json": write_schema,
+            "md": write_markdown,
+            "csv": lambda _: encode_rows(list_fields(), "csv"),
+        },
+    )
 
 
 _TOPICS: Mapping[TopicKind, Callable[[], Found]] = {
@@ -249,6 +365,8 @@ _TOPICS: Mapping[TopicKind, Callable[[], Found]] = {
     "table": _iterate_tables,
     "metric": _iterate_metrics,
     "column": _iterate_columns,
+    "command": _iterate_commands,
+    "word": _iterate_words,
     "schema": _iterate_schemas,
 }
 

@@ -39,11 +39,13 @@ from tracekit.model.stats.speedup import (
 from tracekit.model.stats.verdict import (
     CAPS,
     LEAST_EFFECT,
+    SHORT_CAPS,
     ComparisonVerdict,
     choose_verdict,
     compute_effect_threshold,
     correct_verdicts,
     describe_caps,
+    explain_inconclusive,
     list_caps,
 )
 
@@ -156,7 +158,8 @@ def _apply_holm_to_changes(judged: Sequence[JudgedChange], level: float, answere
         change = corrected[place]
         if verdict_among_many.word != change.word:
             notes = (*change.notes, CAPS["many comparisons"])
-            corrected[place] = replace(change, word=verdict_among_many.word, notes=notes)
+            reason = SHORT_CAPS["many comparisons"]
+            corrected[place] = replace(change, word=verdict_among_many.word, notes=notes, reason=reason)
     return corrected
 
 
@@ -211,6 +214,7 @@ def _judge_metric_interval(
         opt_runs=ratio.opt.runs,
         opt_steps=ratio.opt.steps,
         notes=(*notes, *pairing_notes),
+        reason=explain_inconclusive(judgement, ratio, assume_independent_steps=choices.assume_independent_steps),
     )
     return JudgedChange(change, judgement)
 
@@ -348,6 +352,7 @@ def _compare_times_with_zeros(key: Key, kind: MetricKind, base: MetricSamples, o
         difference=after - before,
         label="no interval",
         notes=("zero in some steps: no ratio",),
+        reason="zero in some steps",
     )
     return _add_sample_counts(change, base, opt)
 

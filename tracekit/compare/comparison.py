@@ -37,6 +37,7 @@ class Change:
     - `difference` is second minus first. `label` names the coverage of the interval.
     - `detectable` is the smallest change that would have been called a regression in 80 % of cases. Only
       the step and its stages have it; it is None if these runs allow no verdict.
+    - `reason` explains an inconclusive `word` in a few words; `notes` have the details.
     - `step_ratio`, `step_low` and `step_high` are the step speedup from a stage alone (`compare.amdahl`).
     """
 
@@ -65,6 +66,7 @@ class Change:
     step_ratio: float | None = None
     step_low: float | None = None
     step_high: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ MAX_BYTES = 4 * 2**20
 MAX_METRICS = 1_000
 MAX_TEXT = 300
 _HINT = "write it again: tracekit noise RUN… -o noise.json"
+_MISSING_HINT = "check the path, or write the file: tracekit noise RUN… -o noise.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,10 @@ class NoiseFile:
 def calibrated(side: ComparedSide, notes: tuple[str, ...] = ()) -> NoiseFile:
     """Calibrate the noise of the runs of one side; raises `TracekitError` for fewer than two runs.
 
-    Metrics that a run lacks, or that are zero anywhere, are left out.
+    Metrics that a run lacks, or that are zero anywhere, are left out. Raises if the logs are not one per profiled run:
+    the metrics of the smaller group would be left out without a word.
     """
+    _refuse_unmatched_logs(side)
     metrics: dict[Key, Noise] = {}
     runs: tuple[str, ...] = ()
     for key, samples in sorted(side.samples.items(), key=lambda item: str(item[0])):
@@ -72,13 +75,28 @@ def calibrated(side: ComparedSide, notes: tuple[str, ...] = ()) -> NoiseFile:
         if key[0] in (STEP_TIME, UNPROFILED) and len(samples.runs) > len(runs):
             runs = samples.runs
     if not any(key[0] in (STEP_TIME, UNPROFILED) for key in metrics):
-        few = f"{len(runs)} {choose_plural(len(runs), 'run')} with steps"
+        few = "; ".join((f"{len(runs)} {choose_plural(len(runs), 'run')} with steps", *side.notes))
         raise TracekitError(
             f"measuring noise needs at least 2 runs of the same setting, and using it needs {LEAST_RUNS}: got {few}",
             "tracekit noise RUN RUN RUN RUN -o noise.json",
         )
     of_all_runs = {key: noise for key, noise in metrics.items() if noise.runs == len(runs)}
     return NoiseFile(of_all_runs, dict(side.fingerprint), runs, notes, spans=side.spans)
+
+
+def _refuse_unmatched_logs(side: ComparedSide) -> None:
+    """Raise `TracekitError` for more or fewer logs than profiled runs; one profile may only name the hardware."""
+    profiled, logged = (side.samples.get((name, None, None)) for name in (STEP_TIME, UNPROFILED))
+    if profiled is None or logged is None:
+        return
+    run_count, log_count = len(profiled.runs), len(logged.runs)
+    if run_count in (1, log_count):
+        return
+    logs, runs = choose_plural(log_count, "log"), choose_plural(run_count, "profiled run")
+    raise TracekitError(
+        "; ".join((f"--steps-from: {log_count} {logs} of step times for {run_count} {runs}", *side.notes)),
+        "give one log per profiled run, or measure the logs alone: tracekit noise LOG LOG LOG LOG -o noise.json",
+    )
 
 
 def check_noise_fits(noise: NoiseFile | None, base: ComparedSide, opt: ComparedSide) -> tuple[NoiseFile | None, str]:
@@ -123,6 +141,8 @@ def read(path: Path) -> NoiseFile:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise TraceFormatError(path, "no such file", _MISSING_HINT, code="cannot-be-read") from error
         reason = getattr(error, "strerror", None) or str(error)
         problem = f"cannot be read: {reason}"
         raise TraceFormatError(path, problem, _HINT, code="cannot-be-read") from error
@@ -131,7 +151,8 @@ def read(path: Path) -> NoiseFile:
     try:
         return _parse_noise_document(json.loads(raw.decode("utf-8")))
     except (ValueError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
+        is_json = not isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
+        reason = str(error) if is_json else "it is not JSON"
         problem = f"is not an A/A noise file: {reason}"
         raise TraceFormatError(path, problem, _HINT, code="unfit") from error
 

@@ -34,7 +34,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat, from_rows
-from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.labels import choose_plural, make_displayable
 from tracekit.model.trace import Measurements
 
 KEY: Key = (UNPROFILED, None, None)
@@ -64,8 +64,8 @@ class StepLog:
     content: str | None = None
 
 
-def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
-    """List the logs in the measurements, one per run; raises `TracekitError` if none times a step."""
+def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[StepLog, ...]:
+    """List the logs at `path`, one per run; raises `TracekitError` if they time no step."""
     logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
     step_logs = []
     for run, log in logs_by_run.items():
@@ -77,7 +77,7 @@ def list_driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
         content = _find_log_digest(measured, log.source)
         step_logs.append(StepLog(_convert_driver_log(name, log), profiled, content))
     if not step_logs:
-        raise TracekitError(f"{label}: contains no step times", _HINT)
+        raise TracekitError(f"{make_displayable(str(path))}: contains no step times", _HINT)
     return tuple(step_logs)
 
 
@@ -133,23 +133,27 @@ def _find_steps_of_call(logged: Frame, name: str) -> set[int]:
 
 
 def read_step_table(path: Path, label: str) -> StepLog:
-    """Read a table of step times; raises `TracekitError` for anything else."""
+    """Read a table of step times as the run `label`; raises `TracekitError` for anything else."""
+    place = make_displayable(str(path))
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise TracekitError(f"{label}: too large for a list of step times", _HINT)
+            raise TracekitError(f"{place}: too large for a list of step times", _HINT)
         text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TracekitError(f"{place}: is not UTF-8 text", _HINT) from error
     except (OSError, ValueError) as error:
-        raise TracekitError(f"{label}: cannot be read: {error}", _HINT) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TracekitError(f"{place}: cannot be read: {reason}", _HINT) from error
     try:
         rows = list(_parse_json_steps(text) if text.lstrip().startswith("{") else _parse_csv_steps(text))
     except (ValueError, csv.Error, RecursionError) as error:
-        raise TracekitError(f"{label}: {error}", _HINT) from error
+        raise TracekitError(f"{place}: {error}", _HINT) from error
     if not rows:
-        raise TracekitError(f"{label}: contains no step times", _HINT)
+        raise TracekitError(f"{place}: contains no step times", _HINT)
     if len(rows) > MAX_STEPS:
-        raise TracekitError(f"{label}: over {MAX_STEPS:,} steps", _HINT)
+        raise TracekitError(f"{place}: over {MAX_STEPS:,} steps", _HINT)
     values: list[_LoggedValue] = []
     for step, metrics in dict(rows).items():
         values += [(step, None, name, value) for name, value in metrics.items()]

@@ -79,6 +79,8 @@ _ROW = (
     *("reader", "run", "role", "scope", "step", "rank", "world_size", "replica", "topology"),
     *("part", "host", "pid", "size_bytes"),
 )
+INSPECT_COLUMNS = ("file", *_ROW, "notes")
+"""Columns of `list_inspect_rows`."""
 
 
 _TRACE_NAME = re.compile(r"\.json(?:\.(?:gz|zst|xz|bz2|zip))?\Z")

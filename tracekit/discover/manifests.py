@@ -37,6 +37,9 @@ _HEAD_BYTES = 1 << 16
 _LIMIT_BYTES = 4 << 20
 _INT64, _INT64_DIGITS = 1 << 63, 19
 
+_IS_OPTION = re.compile(r"has no effect|is left out of contents")
+"""Texts of capture about an option without effect, as opposed to a failure."""
+
 PACKED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 """Suffixes of files that were compressed after the run."""
 
@@ -103,6 +106,11 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         return Note("warning", "manifest", f"manifest not used: its schema is {schema!r}", name)
     wrong: list[str] = []
     asked = _read_manifest_object(data, "asked", wrong)
+    ignored = _read_manifest_texts(data, "ignored", wrong)
+    problems = _read_manifest_texts(data, "problems", wrong)
+    # Earlier versions of capture listed options without effect among the problems.
+    ignored += tuple(text for text in problems if _IS_OPTION.search(text))
+    problems = tuple(text for text in problems if not _IS_OPTION.search(text))
     manifest = Manifest(
         path=path,
         name=name,
@@ -118,8 +126,8 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         files=tuple(_read_file_entries(_read_manifest_list(data, "files", wrong), wrong)),
         captures=tuple(_read_capture_entries(_read_manifest_list(data, "captures", wrong), wrong)),
         discrete=_read_manifest_object(asked, "tool_config", wrong).get("discrete") is True,
-        ignored=_read_manifest_texts(data, "ignored", wrong),
-        problems=_read_manifest_texts(data, "problems", wrong),
+        ignored=ignored,
+        problems=problems,
         in_place_of=_read_manifest_text(data, "in_place_of", wrong),
         clock={k: v for k, v in _read_manifest_object(data, "clock", wrong).items() if is_count(v)},
         versions={k: str(v) for k, v in _read_manifest_object(data, "versions", wrong).items()},

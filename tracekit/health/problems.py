@@ -447,6 +447,12 @@ PROBLEMS: Mapping[str, Problem] = {
         "ray timeline writes when tasks ran, in the format of Chrome traces",
         "open them in Perfetto",
     ),
+    "saved-by-tracekit": Problem(
+        "info",
+        "{files} that tracekit saved, not a profile",
+        "tracekit writes its results with --save and -o; they are not captures",
+        "pass it to the command that reads it, or pass the profiles here",
+    ),
     "ray-check": Problem(
         "info",
         "{files}: left by Ray's check for nsys",

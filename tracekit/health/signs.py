@@ -85,7 +85,7 @@ _BY_STATE: Mapping[str, str] = {
 _OF_TRACE = frozenset(
     {
         *("truncated", "damaged", "gzip-truncated", "gzip-damaged", "gzip-crc", "packed-truncated"),
-        *("packed-damaged", "packed-crc", "packed-bomb", "not-an-event", "too-long"),
+        *("packed-damaged", "packed-crc", "not-an-event", "too-long"),
     }
 )
 """Codes of notes on data that a trace lost because it is truncated or damaged."""
@@ -148,6 +148,9 @@ def _find_note_symptom(note: Note, of_nsys: bool) -> Iterator[Symptom]:
     """Convert one note on a file that was read to a symptom, if it is a problem."""
     if note.code.startswith(OF_ERRORS):
         yield Symptom("broken-question", (note.source,), note.message)
+        return
+    if note.code == "packed-bomb":
+        yield Symptom("archive", (note.source,), note.message, severity=note.severity)
         return
     problem = _map_note_to_problem(note, of_nsys)
     if problem is not None:

@@ -26,6 +26,9 @@ _EXACT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _FOUR = Context(prec=4, rounding=ROUND_HALF_EVEN)
 _TOO_LONG = Decimal(10) ** 15
 _ONE = Decimal(1)
+_RATIO_DECIMALS = 2
+_MOST_REFINED = 2
+"""Most decimals that a small value has beyond its column."""
 
 # (lower limit, factor, label), largest first; a column takes the first one that its largest value reaches.
 _LADDERS: dict[str, tuple[tuple[int, int, str], ...]] = {
@@ -100,6 +103,25 @@ def choose_scale(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
     if factor == 1 and all(isinstance(value, int) for value in numbers):
         return Scale(label, factor, 0, unit)
     return Scale(label, factor, _count_decimals(_EXACT.divide(largest, factor), unit, figures), unit)
+
+
+def refine_scale(value: Value, scale: Scale, figures: int = 2) -> Scale:
+    """Refine the scale of a column for one small value, which keeps at least `figures` significant figures.
+
+    A value that needs many more decimals keeps the scale, and is shown as `<0.1`. Percentages have at most the
+    decimals that they have in a sentence: `<0.01 %`.
+
+    >>> format_cell(4_400_000, refine_scale(4_400_000, choose_scale([161_000_000], "ns", 3)))
+    '4.4'
+    """
+    if not _is_finite_number(value) or not value or scale.unit == "id" or scale.factor == 1:
+        return scale
+    scaled = _EXACT.divide(Decimal(value), scale.factor)
+    digits = figures - 1 - scaled.adjusted()
+    if scale.unit == "ratio":
+        digits = min(digits, _RATIO_DECIMALS)
+    is_small = scale.digits < digits <= scale.digits + _MOST_REFINED
+    return Scale(scale.label, scale.factor, digits, scale.unit) if is_small else scale
 
 
 def format_cell(value: Value, scale: Scale) -> str:

@@ -271,5 +271,5 @@ def _shorten_table(sheet: Sheet, columns: Sequence[str], limit: int, section: st
     # The matrix has a column per step; its caption is about those.
     captions = [] if sheet.name == "matrix" else [sheet.caption]
     if total > len(rows):
-        captions.insert(0, f"{len(rows)} of {total:,} rows; more in section {section} (-v)")
+        captions.insert(0, f"{len(rows)} of {total:,} rows; more in section {section}")
     return Sheet("overview", sheet.title, headings, rows, 0, " · ".join(caption for caption in captions if caption))

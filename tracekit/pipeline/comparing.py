@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -161,15 +162,25 @@ def calibrate_run_noise(
 def read_step_logs(paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()) -> tuple[StepLog, ...]:
     """Read logs of step times, one run per file or directory: driver logs, or tables of step and seconds."""
     step_logs: list[StepLog] = []
-    for argument in paths:
-        label, path = split_label(argument)
-        name = label or path.stem or str(path)
+    labelled = [split_label(argument) for argument in paths]
+    for name, (_, path) in zip(_name_step_logs(labelled), labelled, strict=True):
         if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(pipeline.discover_sources([path]), pipeline.Options(jobs=options.jobs))
-            step_logs += list_driver_logs(measured, name)
+            step_logs += list_driver_logs(measured, name, path)
         else:
             step_logs.append(read_step_table(path, name))
     return tuple(step_logs)
+
+
+def _name_step_logs(labelled: Sequence[tuple[str | None, Path]]) -> list[str]:
+    """Name each log after its label or file, with its directory if several files have the same name."""
+    names = [label or path.stem or str(path) for label, path in labelled]
+    counts = Counter(names)
+    named = []
+    for name, (label, path) in zip(names, labelled, strict=True):
+        is_shared = label is None and counts[name] > 1 and path.parent.name
+        named.append(f"{path.parent.name}/{name}" if is_shared else name)
+    return named
 
 
 def is_step_log(argument: str | Path) -> bool:

@@ -35,12 +35,12 @@ from tracekit.discover.arguments import list_paths, split_label
 from tracekit.discover.contents import digest_content
 from tracekit.model import report as nouns
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.inputs.sources import Failure, Read
 from tracekit.model.records import dataclass
 from tracekit.model.report import MADE_LATER, Report
 from tracekit.model.system import cache
 from tracekit.pipeline.cache.file_index import FileIndex, FileRecord, discover_with_options
-from tracekit.pipeline.cache.saved_kind import sniff_saved_form
 from tracekit.pipeline.options import Options
 from tracekit.readers import find_reader
 

@@ -1,7 +1,7 @@
 """Files that are not read, recognized by their first bytes, with the reason and a remedy.
 
 These are archives, other compressions, UTF-16 and UTF-32 text, and files that are not profiles of training: timelines of
-Ray tasks, flight-recorder dumps and pictures of memory timelines.
+Ray tasks, flight-recorder dumps, pictures of memory timelines, and files that tracekit saved.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import codecs
 import re
 
 from tracekit.model.inputs.note_codes import Data, Reason
+from tracekit.model.inputs.saved_files import identify_saved_file
 from tracekit.readers import unpack
 
 _MAGICS = (
@@ -89,6 +90,9 @@ def identify_non_profile(head: bytes) -> Reason | None:
     """
     if _PICTURE.match(head):
         return PICTURE
+    saved = identify_saved_file(head)
+    if saved is not None:
+        return describe_saved_file(saved)
     if _is_flight_recorder(head):
         return _describe_flight_recorder(head)
     if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
@@ -99,6 +103,12 @@ def identify_non_profile(head: bytes) -> Reason | None:
     of_tasks = any(category.startswith(b"task:") for category in categories)
     profiled = {category.decode("latin-1").lower() for category in categories} & set(CLASS_OF_CATEGORY)
     return RAY_TASKS if of_tasks and not profiled else None
+
+
+def describe_saved_file(form: str) -> Reason:
+    """Describe a file that tracekit saved, by its form."""
+    what = "a file that tracekit saved"
+    return Reason("no-profile", f"{what}, not a profile", Data(what=what, kind="saved-by-tracekit", form=form))
 
 
 def _is_flight_recorder(head: bytes) -> bool:

@@ -15,6 +15,7 @@ from tracekit.discover.arguments import list_paths
 from tracekit.discover.fetched import get_local_path
 from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.inputs.note_codes import Reason
+from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.inputs.sources import Source, Want
 from tracekit.readers import READERS, detect_file_compression, find_reader, foreign, read_text_head
 
@@ -153,6 +154,13 @@ def _format_rank_and_pid(rank: int | None, pid: int | None) -> str:
 
 def sniff(path: Path) -> Sniffed:
     """Find the reader that claims a file by its content, and the reason if it is faulty or not a profile."""
+    if sniff_saved_form(path) == "measurements":  # otherwise refused as a zip archive
+        return Sniffed(None, "torch", foreign.describe_saved_file("measurements"), certain=True)
+    return _sniff_profile(path)
+
+
+def _sniff_profile(path: Path) -> Sniffed:
+    """Find the reader that claims a file, other than saved measurements, by its content."""
     start, problem = read_text_head(path)
     form = detect_file_compression(path)
     refusal = foreign.explain_unsupported_format(start, packed=bool(form)) or (problem if form else None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.text.wrapping import is_prose, shorten_name
-from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell
+from tracekit.model.units import UNKNOWN, Scale, choose_scale, format_cell, refine_scale
 from tracekit.render.escape import make_printable
 from tracekit.render.phrases import SENTENCE
 from tracekit.render.ranks import merge_similar_ranks
@@ -74,12 +74,13 @@ def _pair_scaled_values(sheet: Sheet) -> Iterator[tuple[Heading, Iterator[Cell]]
 def format_grid_cell(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
     """Format a value in its column's scale; text is made printable, and an empty name is unknown.
 
-    Only names are shortened to `limit`: sentences may be as long as those of findings.
+    Only names are shortened to `limit`: sentences may be as long as those of findings. A small percentage keeps two
+    significant digits.
     """
     if isinstance(value, str):
         name = shorten_name(value) if len(value) > limit else value
         return make_printable(name, max(limit, SENTENCE) if is_prose(value) else limit) or UNKNOWN
-    return format_cell(value, scale)
+    return format_cell(value, refine_scale(value, scale) if scale.unit == "ratio" else scale)
 
 
 def count_name_columns(table: TextGrid) -> int:

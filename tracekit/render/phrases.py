@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 from math import isfinite
 
@@ -18,8 +20,11 @@ from tracekit.model.units import (
     format_moment,
     format_quantity,
     format_speedup,
+    refine_scale,
 )
 from tracekit.render.escape import make_printable
+
+_MORE_IN_SECTION = re.compile(r"rows; more in section [\w-]+")
 
 SENTENCE = 600
 """Longest claim, advice or reason shown, in characters."""
@@ -97,7 +102,8 @@ def format_savings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     scale = choose_scale((finding.recoverable_ns for finding in findings), "ns", figures=3)
     amounts = []
     for finding in findings:
-        time = append_unit_label(format_cell(finding.recoverable_ns, scale), scale)
+        cell = format_cell(finding.recoverable_ns, refine_scale(finding.recoverable_ns, scale))
+        time = append_unit_label(cell, scale)
         amounts.append((time, format_quantity(finding.recoverable_ratio, "ratio")))
     return amounts
 
@@ -239,6 +245,19 @@ def describe_missing_rows(shown_rows: int, more: int, omitted: int, where: str) 
     if omitted:
         parts.append(f"{format_quantity(omitted, 'count')} further rows are not in the report")
     return "; ".join(parts)
+
+
+def describe_hidden_findings(shown: int, left: int, top: int, *, verbose: bool) -> str:
+    """Describe the findings that the screen leaves out, and the option that shows them."""
+    if verbose:
+        return f"{left} more in the sections; --top for more"
+    how = "all" if shown + left <= top else f"the first {top}"
+    return f"{left} more in the sections; -v for {how}"
+
+
+def add_verbose_hint(sheet: Sheet) -> Sheet:
+    """Add the option that shows the section of a shortened table to its caption."""
+    return replace(sheet, caption=_MORE_IN_SECTION.sub(r"\g<0> (-v)", sheet.caption, count=1))
 
 
 def list_report_sheets(report: Report) -> list[tuple[str, Sheet]]:

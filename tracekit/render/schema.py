@@ -6,7 +6,7 @@ additions keep the schema. `typing.Annotated[str, "description"]` describes a fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import cleandoc
 from types import NoneType, UnionType
@@ -124,3 +124,32 @@ def _make_tuple_schema(kinds: tuple[Any, ...], records: _Records) -> dict[str, A
     items = [_make_hint_schema(kind, records) for kind in kinds]
     exactly = {"minItems": len(items), "maxItems": len(items)}
     return {"type": "array", "prefixItems": items, "items": False, **exactly}
+
+
+def list_schema_fields(document: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """List the fields of a schema document as rows, those of nested objects after it: object, field, type, required."""
+    for name, body in ((document["title"], document), *document.get("$defs", {}).items()):
+        required = body.get("required", ())
+        for field, schema in body.get("properties", {}).items():
+            yield {
+                "object": name,
+                "field": field,
+                "type": _format_schema_type(schema),
+                "required": "yes" if field in required else "no",
+            }
+
+
+def _format_schema_type(schema: Mapping[str, Any]) -> str:
+    """Format the type of a value: `string`, `list of Change`, `number or null`, `"pass" or "fail"`."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "const" in schema or "enum" in schema:
+        return " or ".join(f'"{value}"' for value in schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema:
+        return " or ".join(map(_format_schema_type, schema["anyOf"]))
+    if "prefixItems" in schema:
+        return f"list of ({', '.join(map(_format_schema_type, schema['prefixItems']))})"
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_format_schema_type(schema.get('items', {}))}"
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)

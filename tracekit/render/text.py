@@ -57,7 +57,8 @@ def render_text(report: Report, options: RenderOptions) -> str:
         lines += [*_format_text_headline(report, width), []]
     lines += _format_text_recordings(report, min(width, WIDEST))
     if report.overview:
-        lines += [*_format_text_table(make_grid(report.overview, options.overview_rows), width, titled=False), []]
+        overview = report.overview if options.verbose else phrases.add_verbose_hint(report.overview)
+        lines += [*_format_text_table(make_grid(overview, options.overview_rows), width, titled=False), []]
     lines += _format_text_cautions(report, min(width, WIDEST))
     lines += _format_text_findings(report, options, min(width, WIDEST))
     lines += _format_text_gaps(report, options, width)
@@ -255,7 +256,8 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
         lines += _indent_lines(_wrap_text(f"{phrases.OVERLAP_NOTE}.", width - 5, style="dim"), 5)
     lines += unproven
     if left:
-        lines += _wrap_text(f"… {left} more in the sections; -v for the first {options.top}", width, style="dim")
+        text = phrases.describe_hidden_findings(len(findings), left, options.top, verbose=options.verbose)
+        lines += _wrap_text(f"… {text}", width, style="dim")
     return [*lines, []]
 
 

@@ -19,7 +19,14 @@ from tracekit.model.stats.certainty import (
 from tracekit.model.stats.needed import compute_needed_runs
 from tracekit.model.stats.noise import Noise, calibrate_noise
 from tracekit.model.stats.speedup import compute_speedup
-from tracekit.model.stats.verdict import CAPS, choose_verdict, correct_verdicts, describe_caps
+from tracekit.model.stats.verdict import (
+    CAPS,
+    SHORT_CAPS,
+    choose_verdict,
+    correct_verdicts,
+    describe_caps,
+    explain_inconclusive,
+)
 
 NOISE = Noise(sd=0.01, df=7.0, runs=8, steps=5, rho=None)
 BASE = [10.2, 10.4, 10.1, 10.6, 10.3]
@@ -418,3 +425,24 @@ def test_two_steps_of_one_of_the_sides_are_too_few():
 
 def test_what_lies_within_the_threshold_is_no_rarer_than_certain():
     assert choose_verdict(compute_speedup(RUNS, RUNS), min_effect=0.03).p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("comparison", "reason"),
+    [
+        (compute_speedup([BASE], [BASE]), "one run per side"),
+        (compute_speedup([[10.0]], [[5.0]]), "no confidence interval"),
+        (compute_speedup([BASE], RUNS), "one run on a side"),
+        (between(-0.5, 0.5), "the interval includes no change"),
+        (between(0.01, 0.2), "the interval includes changes below 3 %"),
+        (between(0.0301, 0.2), ""),
+    ],
+)
+def test_an_inconclusive_verdict_has_a_short_reason(comparison, reason):
+    judgement = choose_verdict(comparison)
+    assert explain_inconclusive(judgement, comparison, assume_independent_steps=False) == reason
+
+
+def test_every_reason_has_a_short_form():
+    assert SHORT_CAPS.keys() == CAPS.keys()
+    assert all(len(text) <= 35 for text in SHORT_CAPS.values())

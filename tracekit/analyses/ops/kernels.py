@@ -113,6 +113,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"kernels": kernels.arrays} if len(kernels) else {}
 
 
+_CAPTION = "Whole recording, warm-up included. Share: of the summed time of all device ops."
+
+
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Kernels of all processes pooled by name; percentiles only where one process and device ran it."""
     if not measured.row_count("kernels"):
@@ -123,8 +126,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         *parse_headings("""
             name | kernel
             kind | kind
-            total_ns | total | ns | Σ duration over all processes and steps.
-            share_ratio | share | ratio | Of the Σ duration of all device ops.
+            total_ns | total | ns | Summed duration over all processes and steps, warm-up included.
+            share_ratio | share | ratio | Of the summed duration of all device ops.
             count | count | count
             mean_ns | mean | ns
             std_ns | std | ns
@@ -136,7 +139,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
     return ANALYSIS.answered(
         metrics=lambda: _count_kernels(pooled()),
-        sheets=lambda: (make_sheet("kernels", "Kernels by total time", headings, pooled()),),
+        sheets=lambda: (make_sheet("kernels", "Kernels by total time", headings, pooled(), caption=_CAPTION),),
     )
 
 

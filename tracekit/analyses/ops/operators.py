@@ -163,6 +163,8 @@ POOLED = (
 )
 """Columns that are added up over processes."""
 
+_CAPTION = "Whole recording, warm-up included."
+
 HOST_HEADINGS = parse_headings("""
     self_ns | self | ns | Time less that of ops and calls inside it, over all processes.
     self_ratio | share | ratio | Of the host ops' own time.
@@ -203,7 +205,9 @@ def _make_operator_sheets(measured: Measurements, pooled: Frame) -> Iterator[She
     ):
         cost, columns = headings[0].name, (*make_run_heading(measured), first, *headings, calls)
         most_first = operators.sort(cost, "name", descending=[cost])
-        yield make_sheet(f"operators_by_{name}", f"Operators by {title}", columns, most_first)
+        is_host = any(heading.name == "self_ratio" for heading in columns)
+        caption = _CAPTION + " Share: of the own time of all host ops." * is_host
+        yield make_sheet(f"operators_by_{name}", f"Operators by {title}", columns, most_first, caption=caption)
 
 
 ANALYSIS = Analysis(

@@ -188,6 +188,12 @@ def _make_launched_work_tables(measured: Measurements, rows: Frame) -> tuple[She
 
 
 PLACEMENT_TITLES = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}
+PLACEMENT_DOCS = {
+    "annotation": "GPU annotation: a range that the profiler drew on the op's stream.",
+    "time": "Time: the host's stage when the op started.",
+    "before": "Launched earlier: its launch id is below those of all recorded calls.",
+}
+"""Meaning of each title, for the titles that a table has."""
 
 
 def _list_attribution_caveats(unlinked: Frame) -> tuple[str, ...]:
@@ -217,7 +223,7 @@ def _make_unlinked_work_table(measured: Measurements, unlinked: Frame, all_ns: i
         """),
         *LAUNCHED_WORK_HEADINGS,
     )
-    caption = "By GPU annotation: a range that the profiler drew on the op's stream. By time: the host's stage when the op started. Launched earlier: its launch id is below those of all recorded calls."
+    caption = " ".join(PLACEMENT_DOCS[how] for how in PLACEMENT_DOCS if unlinked.equals("placed", how).any())
     pooled = _sum_launched_work(unlinked, ("run", "role", "by", "stage"), all_ns)
     return make_sheet("placed", "GPU work without a recorded launch", headings, pooled, caption=caption)
 

@@ -136,6 +136,9 @@ def _make_cpu_thread_table(measured: Measurements) -> Sheet:
     return make_sheet("cpu_threads", "Threads by time in ops", headings, table)
 
 
+_CAPTION = "Whole recording, warm-up included."
+
+
 def _make_python_function_table(measured: Measurements) -> Sheet:
     """Make the table of Python functions by self time, over all processes of a run."""
     by_name = measured.frame("cpu_frames").group_by("run", "name")
@@ -150,7 +153,7 @@ def _make_python_function_table(measured: Measurements) -> Sheet:
         """),
     )
     table = functions.sort("self_ns", "name", descending=["self_ns"])
-    return make_sheet("cpu_frames", "Python functions by their own time", headings, table)
+    return make_sheet("cpu_frames", "Python functions by their own time", headings, table, caption=_CAPTION)
 
 
 ANALYSIS = Analysis(

@@ -276,10 +276,9 @@ def _make_rank_stage_table(measured: Measurements) -> Sheet:
     total = walls.group_by("unit").agg(wall_ns=sum_of("wall_ns"))
     by_total = total.sort("wall_ns", descending=["wall_ns"]).values("unit")
     chosen = sorted(by_total[:MAX_COLUMNS], key=lambda name: (len(name), name))
-    caption = (
-        "Host wall per step of each rank, waiting for other ranks included. "
-        f"{RESIDUAL}: of the rank's own step; other roles may work meanwhile."
-    )
+    caption = "Host wall per step of each rank, waiting for other ranks included."
+    if walls["last"].any():
+        caption += f" {RESIDUAL}: of the rank's own step; other roles may work meanwhile."
     if len(by_total) > MAX_COLUMNS:
         caption += f" The {MAX_COLUMNS} of {len(by_total)} ranks with most time."
     longest = walls.group_by(*STAGE_KEY, "last").agg(wall_ns=max_of("wall_ns"))

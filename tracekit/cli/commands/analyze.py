@@ -73,7 +73,6 @@ def command(  # noqa: PLR0913 - what is given, one by one
     its own files.
     """
     from tracekit.cli import report_outputs as out
-    from tracekit.model.system import files
     from tracekit.pipeline import report_cache
 
     opt.require_paths(paths, options.on_every_node, "PATH")
@@ -81,7 +80,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
         terminal.print_message(f"options from {config_path}")
     targets = out.list_targets(requested, quiet=quiet)
     if save:
-        files.check_writable(save)
+        out.check_saved_path(save)
     if plots is not None:
         out.refuse_plots(plots)
 

@@ -57,7 +57,7 @@ def command(*, clear: bool, requested: opt.RequestedOutputs, verbose: bool) -> i
         ]
         place, most = make_displayable(str(directory)), format_quantity(limit, "bytes")
         title = f"{'removed from' if clear else 'cache in'} {place} (at most {most})"
-        return f"{title}\n{format_text_columns(texts)}\n"
+        return f"{title}\n{format_text_columns(texts, width=target.width)}\n"
 
     out.write_results(targets, make_output)
     return 0

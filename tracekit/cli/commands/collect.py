@@ -184,7 +184,8 @@ def _format_copies(
             row["suspect"] = None
         row[place] = str(_find_target_folder(files))
         rows.append(row)
-    return format_text_columns(rows, right=("files", "size", *_COPY_OUTCOMES, "suspect"))
+    right = ("files", "size", *_COPY_OUTCOMES, "suspect")
+    return format_text_columns(rows, right, terminal.get_page_width()[0])
 
 
 def _count_copy_outcomes(session: ReportFolder, copy_outcomes: Sequence[CopyOutcome] | None) -> dict[str, int | None]:
@@ -213,7 +214,9 @@ def _format_skipped(left_out: Sequence[SkippedFile], *, verbose: bool) -> str:
 def _format_file_reasons(title: str, files: Sequence[SkippedFile], *, verbose: bool) -> str:
     """Format files and their reasons, limited unless `verbose`."""
     rows = [{"file": _format_node_path(file), "reason": file.reason} for file in files]
-    return "\n".join(format_listing(title, rows, _MAX_LISTED_FILES, verbose=verbose))
+    return "\n".join(
+        format_listing(title, rows, _MAX_LISTED_FILES, verbose=verbose, width=terminal.get_page_width()[0])
+    )
 
 
 def _format_node_path(file: SkippedFile) -> str:

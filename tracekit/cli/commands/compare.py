@@ -128,7 +128,7 @@ def _parse_step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
 )
 @opt.work_of_two
 @click.option("--force", is_flag=True, help="Compare sides that are not comparable.")
-@gate_options.gate_options
+@gate_options.add_gate_options()
 @opt.top
 @opt.jobs
 @opt.cache
@@ -165,7 +165,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     least_effect = None if gate_options.is_option_default("min_effect") else choices.min_effect
     gate_file = gate_options.load_gate_file(gate, least_effect)
     rules = gate_file.rules
-    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, rules, quiet=quiet)
     if rules.stated and (absent := gate_options.find_missing_path(sides.base)) is not None:
         terminal.print_problem(f"no baseline: nothing is at {absent}", "")
         ci_outputs.write_step_outputs({"verdict": "missing baseline", "gate": "missing baseline"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 import click
@@ -55,7 +55,7 @@ def command(
     """
     from tracekit.cli import report_outputs as out
     from tracekit.cli.compiled_parts import REMEDY, describe_missing_parts
-    from tracekit.health.checks import GRAVE
+    from tracekit.health.checks import GRAVE, Diagnosis
     from tracekit.pipeline.doctor import examine_captures
 
     targets = out.list_targets(requested)
@@ -70,7 +70,7 @@ def command(
         if target.format == "json":
             return _encode_examination(examination) + "\n"
         rows = [asdict(d) | {"places": ", ".join(d.places)} for d in examination.diagnoses]
-        return encode_rows(rows, target.format)
+        return encode_rows(rows, target.format, names=[field.name for field in fields(Diagnosis)])
 
     out.write_results(targets, make_output, quiet=quiet)
     grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)

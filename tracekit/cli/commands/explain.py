@@ -1,4 +1,4 @@
-"""`tracekit explain`: look up a rule, table, metric, column or schema; rules come first."""
+"""`tracekit explain`: look up a rule, table, metric, column, command, word or schema; rules come first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from tracekit.cli import options as opt
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.topics import TopicKind, complete_topics, find_topic, get_page
 
-_RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "schema")
+_RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "command", "word", "schema")
 
 
-@click.command(name="explain", cls=GroupedCommand, short_help="Explain a rule, metric, table or column.")
+@click.command(name="explain", cls=GroupedCommand, short_help="Explain a rule, metric, table, command or word.")
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_topics(*_RULES_FIRST))
 @opt.add_results("page", is_moved=True)
 @opt.verbose
 def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool) -> int:
     """Explain a rule: summary, cause, measurement, fixes and limits. Without NAME, list all rules.
 
-    NAME is the id or number of a rule (straggler, R09), or the name of a metric, a table, a column or a JSON Schema.
+    NAME is the id or number of a rule (straggler, R09), or the name of a metric, a table, a column, a command
+    (noise), a word of the glossary (MFU) or a JSON Schema.
     """
     del verbose
     from tracekit.analyses import rules

@@ -150,9 +150,13 @@ def _export_analysis(paths: Sequence[str], targets: Sequence[OutputTarget], mann
 
 def _convert_saved(path: Path, targets: Sequence[OutputTarget], manner: _Manner) -> None:
     """Write a saved report, comparison or measurements to every target."""
+    from tracekit.cli import ci_outputs
+
     report, comparison = _load_saved(path)
     if comparison is None:
         _refuse_gate_formats(targets)
+    elif not comparison.gates:
+        ci_outputs.refuse_gate_formats(targets)
     for target in targets:
         if target.format == "tkm":
             raise TracekitError(f"{path}: tkm contains measurements, and this file has none", "give the profiles")
@@ -177,15 +181,17 @@ def _write_report(report: Report, comparison: Comparison | None, target: OutputT
 
 def _refuse_gate_formats(targets: Sequence[OutputTarget]) -> None:
     """Raise `TracekitError` for a format that only the gate of a comparison has."""
+    from tracekit.cli import ci_outputs
+
     for target in targets:
-        if target.format in opt.COMPARISON_FORMATS[len(opt.REPORT_FORMATS) :]:
+        if target.format in ci_outputs.GATE_FORMATS:
             formats = opt.join_choices(opt.REPORT_FORMATS)
             raise TracekitError(f"{target.format} is a format of gates, and a report has none", f"--to {formats}")
 
 
 def _is_saved(path: Path) -> bool:
     """Check whether a file begins like a report, a comparison or measurements that tracekit saved."""
-    from tracekit.pipeline.cache.saved_kind import sniff_saved_form
+    from tracekit.model.inputs.saved_files import sniff_saved_form
 
     if sniff_saved_form(path) is not None:
         return True

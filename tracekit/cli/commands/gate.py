@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Make the steps of PATH 20 % longer in memory, and check that the gate fails.",
 )
-@gate_options.gate_options
+@gate_options.add_gate_options(gate_options.TESTED_RULES)
 @opt.work
 @opt.add_results(
     "outcome",
@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if rules.stated and not rules:
         return gate_options.report_empty_gate(rules)
     _refuse_untestable_rules(rules, self_test=self_test)
-    targets = ci_outputs.list_comparison_targets(requested, quiet=quiet)
+    targets = ci_outputs.list_comparison_targets(requested, rules, quiet=quiet)
     if gate_file.level is not None:
         choices = replace(choices, level=gate_file.level)
     side = comparing.read_side_with_logs(_name_gated_side(paths), paths, options, choices)

@@ -11,7 +11,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli.help_pages import GroupedCommand
-from tracekit.cli.text_tables import encode_rows, format_listing, format_text_columns
+from tracekit.cli.text_tables import encode_rows, format_fitting_columns, format_listing, format_text_columns
 from tracekit.model.text.labels import choose_plural
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 _MAX_LISTED_IGNORED = 20
+_NUMBER_COLUMNS = ("step", "pid", "size", "replica")
+_KEPT_COLUMNS = ("file", "rank", "step", "notes")
+"""Columns that every terminal shows, however narrow."""
 
 
 @click.command(name="inspect", cls=GroupedCommand, short_help="List the files that are read, and their formats.")
@@ -33,7 +36,7 @@ def command(*, paths: tuple[str, ...], options: Options, requested: opt.Requeste
     Reads only names, manifests and the first bytes of each file; analyzes nothing.
     """
     from tracekit.cli import report_outputs as out
-    from tracekit.discover import list_inspect_rows
+    from tracekit.discover import INSPECT_COLUMNS, list_inspect_rows
     from tracekit.pipeline import run as pipeline
 
     targets = out.list_targets(requested)
@@ -45,7 +48,7 @@ def command(*, paths: tuple[str, ...], options: Options, requested: opt.Requeste
             return _format_discovery(discovery, rows, width=target.width, verbose=verbose) + "\n"
         if target.format == "json":
             return _encode_discovery(discovery, rows) + "\n"
-        return encode_rows(rows, target.format)
+        return encode_rows(rows, target.format, names=INSPECT_COLUMNS)
 
     out.write_results(targets, make_output)
     return 0 if discovery.sources else 2
@@ -84,7 +87,7 @@ def _format_discovery(
     lines = [f"{discovery.title}: {len(rows):,} {choose_plural(len(rows), 'file')} to read"]
     if rows:
         table = [_format_source_row(row) for row in rows]
-        lines += ["", format_text_columns(table, right=("step", "pid", "size", "replica"), width=width)]
+        lines += ["", format_fitting_columns(table, _NUMBER_COLUMNS, width, keep=_KEPT_COLUMNS)]
     if discovery.ignored:
         lines += _format_ignored(discovery, width=width, verbose=verbose)
     if discovery.notes:

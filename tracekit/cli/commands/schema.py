@@ -8,7 +8,7 @@ from tracekit.cli import options as opt
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.topics import TopicKind, complete_topics, find_topic
 
-_SCHEMAS_FIRST: tuple[TopicKind, ...] = ("schema", "table", "column", "metric", "rule")
+_SCHEMAS_FIRST: tuple[TopicKind, ...] = ("schema", "table", "column", "metric", "rule", "command", "word")
 
 
 @click.command(name="schema", cls=GroupedCommand, short_help="Print the JSON Schema of an output.")
@@ -18,7 +18,8 @@ _SCHEMAS_FIRST: tuple[TopicKind, ...] = ("schema", "table", "column", "metric", 
 def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool) -> int:
     """Print the JSON Schema (draft 2020-12) of a report, a comparison or other JSON. Without NAME, list them.
 
-    NAME may also be a table, a column, a metric or a rule.
+    As csv and md, list the fields of the schema. NAME may also be any other name that `tracekit explain`
+    finds.
     """
     del verbose
     from tracekit.cli import report_outputs as out
@@ -32,5 +33,5 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
         out.write_results(targets, topic.write)
         return 0
     rows = [{"schema": c.name, "$id": make_schema_urn(c.version), "written by": c.written_by} for c in CONTRACTS]
-    out.write_results(targets, lambda target: encode_rows(rows, target.format))
+    out.write_results(targets, lambda target: encode_rows(rows, target.format, width=target.width))
     return 0

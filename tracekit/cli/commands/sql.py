@@ -71,7 +71,7 @@ def _protect_comment(text: str) -> str:
 @opt.add_results("rows", ROW_FORMATS, is_moved=True)
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=opt.WholeNumber(min=1),
     metavar="N",
     help=f"Most rows [default: all; as text {DEFAULT_TEXT_ROWS}].",
 )

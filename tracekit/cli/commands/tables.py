@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.cli.report_outputs import OutputTarget
     from tracekit.model.tables import Table
 
-_TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "schema")
+_TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "command", "word", "schema")
 
 
 @click.command(name="tables", cls=GroupedCommand, short_help="Show the tables and their columns.")
@@ -40,7 +40,7 @@ _TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "sc
 def command(*, name: str | None, requested: opt.RequestedOutputs, markdown: bool, verbose: bool) -> int:
     """Show a table: the meaning of a row, and the type and meaning of each column. Without NAME, show all.
 
-    NAME may also be a column, a metric, a rule or a JSON Schema.
+    NAME may also be any other name that `tracekit explain` finds.
     """
     del verbose
     from tracekit.cli import report_outputs as out

@@ -345,10 +345,12 @@ def _make_kernel_changes_sheet(kernels: KernelChanges, word: str) -> Sheet:
         certain = "yes" if (row.name, row.kind) in changed else "no" if row.q is not None else ""
         tests = (row.ratio, row.corrected, row.q, certain)
         cells.append((row.name, kind, row.base, row.opt, row.difference, *tests, _format_presence(row)))
-    caption = (
-        f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}; at most 5 % of the rows marked "
-        "as beyond chance changed by chance alone. New and removed ones count from 0.1 % of the step."
-    )
+    caption = f"{kernels.tested:,} of {kernels.seen:,} {word} were tested, by {kernels.unit}"
+    if changed:
+        caption += "; at most 5 % of the rows marked as beyond chance changed by chance alone"
+    caption += "."
+    if any(row.presence in ("new", "gone") for row in kernels.largest):
+        caption += " New and removed ones count from 0.1 % of the step."
     return Sheet("kernels", f"{word.capitalize()} by change", headings, tuple(cells), caption=caption)
 
 

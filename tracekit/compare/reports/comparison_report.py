@@ -92,6 +92,8 @@ def describe_comparison(comparison: Comparison) -> str:
     if comparison.memory is not None and step.unit == "bytes":
         return memory_sheets.describe_memory_change(comparison.memory, verdict)
     word = WORDS.get(verdict, verdict)
+    if verdict == "inconclusive" and step.reason:
+        word += f" ({step.reason})"
     times = (
         f"{shorten_difference_name(step.title)} {format_quantity(step.base, 'ns')} → {format_quantity(step.opt, 'ns')}"
     )

@@ -21,7 +21,8 @@ from tracekit.model.units import format_quantity
 
 
 def list_noise_notes(side: ComparedSide) -> Iterator[str]:
-    """Describe how the runs were made, by their recorded times: at once, or spread over time."""
+    """List the notes on the runs, and how they were made by their recorded times: at once, or spread over time."""
+    yield from side.notes
     if len(side.spans) < 2:
         return
     if has_overlapping_runs(side.spans):

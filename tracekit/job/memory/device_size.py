@@ -132,9 +132,12 @@ def parse_device_memory(text: str | int) -> int:
     >>> parse_device_memory("80GiB")
     85899345920
     """
-    size = text if isinstance(text, int) else parse_size(text)
+    hint = "name the size with its unit: --device-memory 80GiB"
+    try:
+        size = text if isinstance(text, int) else parse_size(text)
+    except TracekitError as error:
+        raise TracekitError(f"--device-memory: {error.problem}", hint) from None
     if not LEAST <= size < MOST:
-        raise TracekitError(
-            f"no device has {format_quantity(size, 'bytes')} of memory", "name the unit: --device-memory 80GiB"
-        )
+        limits = f"between {format_quantity(LEAST, 'bytes')} and {format_quantity(MOST, 'bytes')}"
+        raise TracekitError(f"--device-memory {text}: must be {limits}", hint)
     return size

@@ -67,8 +67,8 @@ def _parse_work_count_pair(name: str, text: str) -> tuple[float, float]:
         numbers = []
     if len(numbers) not in (1, 2) or not all(0 < number <= MOST_WORK for number in numbers):
         raise TracekitError(
-            f"--{name}: {text!r} is no number of {name} in a step",
-            f"--{name} 4096, and where the sides differ --{name} 4096,8192",
+            f"--{name} {text}: must be one or two positive numbers of {name} per step",
+            f"--{name} 4096; if the sides differ, --{name} 4096,8192",
         )
     return numbers[0], numbers[-1]
 

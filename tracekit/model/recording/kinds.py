@@ -13,6 +13,9 @@ from tracekit.model.records import dataclass
 from tracekit.model.text.labels import choose_plural, join_first_few, make_displayable, make_natural_key
 from tracekit.model.units import format_quantity
 
+SAVED = "saved-by-tracekit"
+"""The kind of files that tracekit wrote, which are expected next to profiles."""
+
 MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
 """Maximum number of labels of a trace in one sentence, and maximum length of each."""
 
@@ -324,6 +327,33 @@ def _describe_ray_timeline(group: RecordingGroup) -> str:
     return f"{count:,} {noun}: when tasks ran, not GPU work; not analyzed."
 
 
+_SAVED_FORMS: Mapping[str, str] = {
+    "measurements": "measurements",
+    "report": "report",
+    "compare": "comparison",
+    "noise": "run-to-run noise",
+}
+"""Contents of files that tracekit saved, by form; other forms are listings of commands."""
+
+
+def _describe_saved_files(group: RecordingGroup) -> str:
+    count = len(group.sources)
+    forms = dict.fromkeys(_SAVED_FORMS.get(form, "listing") for form in group.labels.get("form", {}))
+    noun = choose_plural(count, "file")
+    return f"{count:,} {noun} that tracekit saved ({', '.join(forms)}), not a profile."
+
+
+def _suggest_saved_use(group: RecordingGroup) -> Remedy:
+    forms = group.labels.get("form", {}).keys()
+    if forms <= {"measurements"}:
+        return Remedy("analyze, compare, sql and export read it in place of the profiles", "tracekit analyze FILE")
+    if forms <= {"noise"}:
+        return Remedy("compare widens its intervals by it", "tracekit compare BASE OPT --noise FILE")
+    if forms <= {"report", "compare", "measurements"}:
+        return Remedy("export shows it", "tracekit export FILE")
+    return Remedy("name the directory of the profiles", "tracekit analyze DIR")
+
+
 def _suggest_later_recording(group: RecordingGroup) -> Remedy:
     return _NSYS_LATER if group.is_nsys else _SCHEDULE
 
@@ -471,6 +501,15 @@ KINDS: Mapping[str, RecordingKind] = {
             _PERFETTO,
             "info",
             "ray-timeline",
+        ),
+        RecordingKind(
+            SAVED,
+            "File that tracekit saved",
+            "recognized, not read as a profile",
+            _describe_saved_files,
+            _suggest_saved_use,
+            "info",
+            "saved-by-tracekit",
         ),
     )
 }

@@ -8,6 +8,7 @@ from tracekit.model.inputs.note_codes import RECOGNIZED
 from tracekit.model.inputs.sources import Note
 from tracekit.model.recording.kinds import (
     KINDS,
+    SAVED,
     Classification,
     RecordingCount,
     RecordingGroup,
@@ -52,6 +53,8 @@ def summarize_by_kind(recorded: Iterable[ClassifiedSource], notes: Iterable[Note
             by_kind.setdefault((part.classified.kind, part.tool == "nsys"), []).append(part)
     for note in notes:
         if note.code == RECOGNIZED and note.data.text("kind") in KINDS:
+            if of_source and note.data.text("kind") == SAVED:
+                continue  # results are often saved next to their profiles
             part = ClassifiedSource(note.source, "", _classify_note(note))
             by_kind.setdefault((part.classified.kind, False), []).append(part)
     recordings = [_make_recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()]

@@ -39,6 +39,18 @@ CAPS: dict[Cap, str] = {
 }
 """Reasons why a verdict may be weaker than its interval; `describe_caps` adds the numbers of a comparison."""
 
+SHORT_CAPS: dict[Cap, str] = {
+    "no interval": "no confidence interval",
+    "two steps": "only two steps of one run",
+    "one run each": "one run per side",
+    "one run alone": "one run on a side",
+    "two levels": "equal runs may have two levels",
+    "overlap": "the runs of both sides overlap",
+    "chance": "too few runs",
+    "many comparisons": "one of many comparisons",
+}
+"""The reasons in a few words, for the line of the verdict."""
+
 LEAST_EFFECT = 0.03
 """Default share up to which changes do not matter."""
 
@@ -187,6 +199,18 @@ def describe_caps(caps: Iterable[Cap], comparison: Speedup) -> tuple[str, ...]:
     else:
         texts["two levels"] = f"{compared} on two performance levels look like this in up to {share} of comparisons"
     return tuple(texts[cap] for cap in caps)
+
+
+def explain_inconclusive(verdict: ComparisonVerdict, comparison: Speedup, *, assume_independent_steps: bool) -> str:
+    """Explain in a few words why a comparison is inconclusive; empty if it is not."""
+    if verdict.word != "inconclusive":
+        return ""
+    caps = verdict.caps or list_caps(comparison, assume_independent_steps)
+    if caps:
+        return SHORT_CAPS[caps[0]]
+    if comparison.low is not None and comparison.high is not None and comparison.low <= 1 <= comparison.high:
+        return "the interval includes no change"
+    return f"the interval includes changes below {100 * verdict.effect:.2g} %"
 
 
 def _get_worse_sign(better: Better) -> int:

@@ -28,11 +28,7 @@ from tracekit.analyses import list_measured_tables
 from tracekit.model.errors import TraceFormatError, TracekitError, make_os_read_error
 from tracekit.model.inputs.facts import convert_facts_to_json, parse_facts
 from tracekit.model.inputs.note_codes import UNKNOWN, Data, Datum
-from tracekit.model.system.files import write_atomically
-from tracekit.model.tables import RAW, TABLES, Column, Table
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
-from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
-from tracekit.pipeline.cache.saved_kind import (
+from tracekit.model.inputs.saved_files import (
     HEAD_BYTES,
     MANIFEST,
     SAVED_SCHEMA,
@@ -40,6 +36,10 @@ from tracekit.pipeline.cache.saved_kind import (
     is_saved_measurements,
     sniff_saved_form,
 )
+from tracekit.model.system.files import write_atomically
+from tracekit.model.tables import RAW, TABLES, Column, Table
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
+from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 
 __all__ = [
     "HEAD_BYTES",

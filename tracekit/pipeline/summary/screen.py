@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -37,7 +37,7 @@ from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.tables.frame import Frame, concat, count_rows, mean_of, median_of, sum_of, texts
 from tracekit.model.tables.keys import PROCESS
-from tracekit.model.text.labels import choose_plural, format_numbered_word
+from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 SPLIT_RUNS_CODE = "apart"
 """Code of the notes on directories that were split into several runs."""
+
+MAX_NAMED_RUNS = 3
+"""Most runs named with steps that do not count."""
 
 MAX_PIECES = 12
 """Most ranges in a list of ranks or steps."""
@@ -121,22 +124,34 @@ def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> 
     steps = {(run or "", step) for run, step in zip(numbered.values("run"), numbered.values("step"), strict=True)}
     step_numbers = sorted({step for _, step in steps})
     counting = {step for _, step in steps - {(step.run, step.step) for step in left_out}}
+    runs = {run for run, _ in steps}
     repeats = len(walls) and walls.is_in("origin", REPEATING).all()
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:
-        return f"{_format_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out)})"
+        return f"{_format_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out, runs)})"
     if step_numbers:
         return _format_numbers(word, step_numbers)
     count = len(walls)
     return f"{count:,} {choose_plural(count, 'capture')} without a step number" if count else ""
 
 
-def explain_left_out_steps(left_out: Sequence[DroppedStep]) -> str:
-    """Explain why steps do not count, by reason: `1: warm-up step; 6: cut off`."""
-    by_reason: dict[str, set[int]] = {}
+def explain_left_out_steps(left_out: Sequence[DroppedStep], runs: Collection[str] = ()) -> str:
+    """Explain why steps do not count, by reason: `1: warm-up step; 6: cut off`.
+
+    Steps that not all of the `runs` leave out are named with their run: `6 in base: cut off`.
+    """
+    by_reason: dict[str, dict[int, list[str]]] = {}
     for step in left_out:
-        by_reason.setdefault(step.reason, set()).add(step.step or 0)
-    return "; ".join(f"{format_ranges(sorted(steps), MAX_PIECES)}: {reason}" for reason, steps in by_reason.items())
+        by_reason.setdefault(step.reason, {}).setdefault(step.step or 0, []).append(step.run)
+    parts = []
+    for reason, runs_of in by_reason.items():
+        by_runs: dict[tuple[str, ...], list[int]] = {}
+        for number, named in sorted(runs_of.items()):
+            by_runs.setdefault(tuple(dict.fromkeys(named)), []).append(number)
+        for names, numbers in by_runs.items():
+            where = "" if len(runs) < 2 or len(names) == len(runs) else f" in {join_first_few(names, MAX_NAMED_RUNS)}"
+            parts.append(f"{format_ranges(numbers, MAX_PIECES)}{where}: {reason}")
+    return "; ".join(parts)
 
 
 def _format_versions(measured: Measurements) -> str:
@@ -156,12 +171,13 @@ def _describe_gpus(measured: Measurements) -> str:
         only = _list_capture_values(measured, "tool") == ["torch_memory"]
         return "only memory was recorded" if only else _explain_missing_gpu(measured)
     devices = measured.frame("gpu_time").distinct(*PROCESS, "device")
-    count = f"{len(devices)}"
-    if has_split_runs(measured):
-        count = f"each {format_ranges(devices.group_by('run').agg(count=count_rows()).values('count'))}"
+    counts = sorted(devices.group_by("run").agg(count=count_rows()).values("count"))
     names = _list_capture_values(measured, "device_name") or ["GPU"]
     model = "mixed GPUs" if len(names) > 1 else names[0]
-    return f"{count} × {model}"
+    if len(counts) < 2:
+        return f"{len(devices)} × {model}"
+    count = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]}–{counts[-1]}"
+    return f"{count} × {model} per run"
 
 
 def _explain_missing_gpu(measured: Measurements) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -42,3 +43,27 @@ def is_saved_measurements(head: bytes) -> bool:
         and head[30 : 30 + len(name)] == name
         and head[30 + len(name) :].startswith(_HEAD)
     )
+
+
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"tracekit\.([a-z]{1,20})/')
+_SAVED_BEGINNINGS = (
+    (re.compile(rb'\{\s*"title"\s*:.{0,4000}?"tool_version"', re.DOTALL), "report"),
+    (re.compile(rb'\{\s*"tool_version"\s*:\s*"[^"]*",\s*"base"\s*:'), "compare"),
+)
+
+
+def identify_saved_file(head: bytes) -> str | None:
+    """Identify the file that tracekit saved by its first bytes: `measurements`, or the name of a JSON Schema.
+
+    >>> identify_saved_file(b'{"fingerprint": {}, "schema": "tracekit.noise/1"}')
+    'noise'
+    """
+    if is_saved_measurements(head):
+        return "measurements"
+    if not head.lstrip().startswith(b"{"):
+        return None
+    for pattern, form in _SAVED_BEGINNINGS:
+        if pattern.match(head):
+            return form
+    found = _SCHEMA.search(head)
+    return None if found is None else found[1].decode()
