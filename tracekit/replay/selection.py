@@ -15,7 +15,7 @@ from tracekit.model.tables.arrays import Coded
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.replay.changes import RunChange, Selection
-from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Ints, Mask, Numbers
+from tracekit.replay.edges import DEVICE_KINDS, HOST_KINDS, SYNC_RETURN, Ints, Mask, Numbers
 from tracekit.replay.job_graph import JobGraph
 
 MICRO = 1_000
@@ -30,6 +30,7 @@ class JobIndex:
         self.edge_process = job.process_of(edges.target)
         is_arrival = self.edge_process == len(job.processes)
         self.edge_process[is_arrival] = job.process_of(edges.source[is_arrival])
+        self.edge_op = np.where(np.isin(edges.kind, DEVICE_KINDS), edges.owner, -1)
         self.host_edges = np.flatnonzero(np.isin(edges.kind, HOST_KINDS))
         self.returns = np.flatnonzero(edges.kind == SYNC_RETURN)
         self.parent = _concatenate(

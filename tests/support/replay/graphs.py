@@ -67,6 +67,10 @@ class ReplayedJob:
         (found,) = np.flatnonzero(asked)
         return (int(self.timing.time[int(self.job.first[place]) + found]) - BASE_NS) / 1_000
 
+    def unexplained(self) -> float:
+        """The time of all edges that nothing explains, in µs."""
+        return int(self.job.settled.residual_ns.sum()) / 1_000
+
     def count_edges(self, kind) -> int:
         """How many edges of a kind there are."""
         return int((self.job.edges.kind == KINDS.index(kind)).sum())
