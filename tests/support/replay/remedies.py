@@ -186,11 +186,15 @@ def unfused_attention(job: Job, fault: Fault) -> Changes:
 
 
 def exposed(job: Job, fault: Fault) -> Changes:
-    """Gathers end beside the layer before; reductions are awaited by the norm of all gradients."""
-    return [
-        {"do": "hide", "op": "ReduceScatter", "until": "aten::_foreach_norm"},
-        {"do": "remove", "on": "collective", "op": "AllGather", "range": "micro_batch"},
-    ]
+    """Gathers end beside the layer before, but for the first after the host has read a number; reductions are awaited last.
+
+    Gathers of a step: one of adv, then one per layer of both log-probs and of each micro-batch.
+    """
+    passes = [1, 1, *[job.micros] * job.minis]
+    firsts = [1 + job.layers * sum(passes[:number]) for number in range(len(passes))]
+    hidden = [number for number in range(1, 1 + job.layers * sum(passes)) if number not in firsts]
+    gather = {"do": "remove", "on": "collective", "op": "AllGather", "range": "^nccl:_all_gather_base$"}
+    return [{"do": "hide", "op": "ReduceScatter", "until": "aten::_foreach_norm"}, gather | {"nth": hidden}]
 
 
 def resharding(job: Job, fault: Fault) -> Changes:
