@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from tracekit.discover.selection import parse_numbers
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
-from tracekit.model.text.labels import did_you_mean
+from tracekit.model.text.labels import did_you_mean, make_displayable
 
 Verb = Literal["scale", "set", "remove", "unwait", "unblock", "hide", "equalise", "prefetch", "graph"]
 Target = Literal["host", "device", "collective", "range"]
 
 
 class ChangeError(TracekitError):
-    """A change that cannot be carried out: it is malformed, selects nothing, or selects more than it names."""
+    """A change that cannot be carried out: it is malformed, selects nothing, or selects more than it names.
+
+    The names that it quotes, of profiles too, are safe to display.
+    """
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(make_displayable(problem), make_displayable(hint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +123,10 @@ def parse_change(text: str) -> RunChange:
     if text.lstrip().startswith("{"):
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ChangeError(f"not JSON: {error}", 'write {"do": "scale", "on": "device", "factor": 0.8}') from error
         return make_change(values)
-    values = {}
+    values: dict[str, Any] = {}
     verb, *words = text.split() or [""]
     values["do"] = verb
     for word in words:
@@ -135,13 +142,11 @@ def parse_change(text: str) -> RunChange:
 
 def _parse_field_text(name: str, text: str) -> Any:
     """Convert the text of a field written as name=value."""
-    if name in _SETS:
-        return text
-    if name in _TEXTS:
+    if name in (*_SETS, *_TEXTS):
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -188,8 +193,9 @@ def _check_field(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise ChangeError(f"{name}: {value!r} is not a text")
         try:
-            re.compile(re.escape(value) if name in ("stage", "work") else value)
-        except re.error as error:
+            with warnings.catch_warnings(action="ignore"):
+                re.compile(re.escape(value) if name in ("stage", "work") else value)
+        except (re.error, OverflowError, RecursionError) as error:
             raise ChangeError(f"{name}: {value!r} is not a regular expression: {error}") from error
         return value
     if name in _SETS:
@@ -215,7 +221,9 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
         except TracekitError as error:
             raise ChangeError(f"{name}: {error.problem}", error.hint) from error
     values = value if isinstance(value, list) else [value]
-    if not values or any(isinstance(number, bool) or not isinstance(number, int) for number in values):
+    if not values or any(
+        isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**9 for number in values
+    ):
         raise ChangeError(f"{name}: {value!r} is not a number, a list of numbers, or a text such as 0-3,7")
     return frozenset(values)
 

@@ -16,7 +16,7 @@ from tracekit.model.tables.arrays import Coded
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.replay.changes import RunChange, Selection
-from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
+from tracekit.replay.edges import DEVICE_KINDS, HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
 from tracekit.replay.job_graph import JobGraph
 
 MICRO = 1_000
@@ -31,6 +31,7 @@ class JobIndex:
         self.edge_process = job.process_of(edges.target)
         is_arrival = self.edge_process == len(job.processes)
         self.edge_process[is_arrival] = job.process_of(edges.source[is_arrival])
+        self.edge_op = np.where(np.isin(edges.kind, DEVICE_KINDS), edges.owner, -1)
         self.host_edges = np.flatnonzero(np.isin(edges.kind, HOST_KINDS))
         self.returns = np.flatnonzero(edges.kind == SYNC_RETURN)
         self.parent = _concatenate(
@@ -223,7 +224,7 @@ def _look_up_groups(job: JobGraph) -> npt.NDArray[np.object_]:
     return group
 
 
-_SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "off_cpu", "sample")]
+_SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "gc", "off_cpu", "sample")]
 
 
 def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
@@ -263,14 +264,29 @@ def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
 
 
 def _find_path_begins(index: JobIndex, pattern: str) -> Mask:
-    """Mark the instants at which a row of a matching name begins."""
+    """Mark the instants at which a row of a matching name begins that is in no other such row."""
     job, begins = index.job, np.zeros(len(index.job.time), np.bool_)
-    matches = index.match_paths(pattern)
+    outermost = np.append(_find_outermost_matches(index, pattern), -1)
     for number, graph in enumerate(job.processes):
+        if not graph.host_count:
+            continue
         path = np.where(graph.path >= 0, graph.path + job.first_path[number], -1)
-        before = np.append(-1, path[:-1])
-        begins[job.first[number] : job.first[number] + graph.host_count] = matches[path] & (before != path)
+        row = outermost[path]
+        before = np.append(-1, row[:-1])
+        before[np.append(True, graph.thread[1:] != graph.thread[:-1])] = -1
+        begins[job.first[number] : job.first[number] + graph.host_count] = (row >= 0) & (before != row)
     return begins
+
+
+def _find_outermost_matches(index: JobIndex, pattern: str) -> Ints:
+    """Find the outermost path of a matching name on the way to each path; -1 for none."""
+    outermost = np.where(index.match_paths(pattern)[:-1], np.arange(len(index.parent)), -1)
+    while True:
+        above = np.append(outermost, -1)[index.parent]
+        wider = np.where(above >= 0, above, outermost)
+        if np.array_equal(wider, outermost):
+            return wider
+        outermost = wider
 
 
 def select_ops(index: JobIndex, where: Selection, on: str) -> Ints:
