@@ -30,6 +30,9 @@ from tracekit.replay.selection import MICRO, JobIndex, mark_windows, select_host
 ASYNC_CALL_NS, HAND_OVER_NS = 4 * MICRO, 1 * MICRO
 """What an asynchronous copy costs the host, and how soon the consumer of a hidden collective starts."""
 
+MOST_NS = 10**15
+"""Longest time that a change may make of an edge: sums of such times are numbers of 64 bits."""
+
 
 @dataclass(slots=True)
 class Weights:
@@ -82,10 +85,15 @@ def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
     )
     old = weights.weight[rows]
     if change.do == "scale":
-        new = (old * change.factor).astype(np.int64)
+        new = _multiply(old, change.factor)
     else:
         new = np.minimum(old, int(change.to_us * MICRO))
     weights.weight[rows] = np.where(old > NEVER, new, old)
+
+
+def _multiply(weight: Ints, factor: float) -> Ints:
+    """Multiply weights, up to a length that no run has."""
+    return np.clip(weight * factor, NEVER, MOST_NS).astype(np.int64)
 
 
 def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
@@ -299,6 +307,9 @@ def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
         lengths = weights.weight[targets]
     if not len(targets):
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
+    left = lengths > NEVER
+    targets, lengths = targets[left], lengths[left]
+    process, at, name = process[left], at[left], name[left]
     middle = _compute_medians_by_place(index, (process, at, name), lengths, ranks)
     rank_of = np.array([-1 if graph.source.rank is None else graph.source.rank for graph in index.job.processes])
     chosen = (middle >= 0) & (np.isin(rank_of[process], list(ranks)) if ranks is not None else middle >= 0)
@@ -370,8 +381,7 @@ def _graph(index: JobIndex, weights: Weights, change: RunChange) -> None:
     rows = select_host_edges(index, change.where)
     holder = np.append(index.holder, -1)[index.job.edges.owner[rows]]
     rows = rows[(holder >= 0) & (holder != HOLDER["range"])]
-    factor = change.factor if change.factor < 1 else 0.0
-    weights.weight[rows] = (weights.weight[rows] * factor).astype(np.int64)
+    weights.weight[rows] = _multiply(weights.weight[rows], change.factor)
 
 
 _VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {
