@@ -90,6 +90,11 @@ def test_a_described_change_is_read_again(change):
     assert parse_change(change.describe()) == change
 
 
+def test_a_graph_takes_no_host_time_unless_told():
+    assert make_change({"do": "graph", "range": "decode"}).factor == 0
+    assert make_change({"do": "graph", "range": "decode", "factor": 1}).factor == 1
+
+
 def test_a_description_leaves_out_what_is_not_chosen():
     assert describe_change(parse_change("unwait by=aten::item")) == {"do": "unwait", "on": "host", "by": "aten::item"}
     described = describe_change(parse_change("scale device rank=3,1 factor=0.5"))
@@ -143,17 +148,18 @@ REFUSED = [
     ("remove rank=1", "remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"'),
     ("remove collective rank=1", "remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"'),
     ("remove range by=x", "remove names no range", 'name it: "range": "validation"'),
-    ("scale factor=-1", "factor: -1 is not a number from 0 on", ""),
-    ("scale factor=nan", "factor: 'nan' is not a number from 0 on", ""),
-    ("scale factor=NaN", "factor: nan is not a number from 0 on", ""),
-    ("scale factor=Infinity", "factor: inf is not a number from 0 on", ""),
-    ("scale factor=1e12", "factor: 1000000000000.0 is not a number from 0 on", ""),
-    ("scale factor=true", "factor: True is not a number from 0 on", ""),
-    ("scale factor=", "factor: '' is not a number from 0 on", ""),
-    ("scale factor=0.5x", "factor: '0.5x' is not a number from 0 on", ""),
-    ('{"do": "scale", "factor": null}', "factor: None is not a number from 0 on", ""),
-    ("set to_us=-0.5", "to_us: -0.5 is not a number from 0 on", ""),
-    ("scale factor=1 at_least_us=-3", "at_least_us: -3 is not a number from 0 on", ""),
+    ("scale factor=-1", "factor: -1 is not a number from 0 to 1,000,000", ""),
+    ("scale factor=nan", "factor: 'nan' is not a number from 0 to 1,000,000", ""),
+    ("scale factor=NaN", "factor: nan is not a number from 0 to 1,000,000", ""),
+    ("scale factor=Infinity", "factor: inf is not a number from 0 to 1,000,000", ""),
+    ("scale factor=1e12", "factor: 1000000000000.0 is not a number from 0 to 1,000,000", ""),
+    ("scale factor=true", "factor: True is not a number from 0 to 1,000,000", ""),
+    ("scale factor=", "factor: '' is not a number from 0 to 1,000,000", ""),
+    ("scale factor=0.5x", "factor: '0.5x' is not a number from 0 to 1,000,000", ""),
+    ('{"do": "scale", "factor": null}', "factor: None is not a number from 0 to 1,000,000", ""),
+    ("set to_us=-0.5", "to_us: -0.5 is not a number from 0 to 1,000,000,000,000", ""),
+    ("scale factor=1 at_least_us=-3", "at_least_us: -3 is not a number from 0 to 1,000,000,000,000", ""),
+    ("scale factor=1000001", "factor: 1000001 is not a number from 0 to 1,000,000", ""),
     ("prefetch range=x workers=1.5", "workers: 1.5 is not a whole number from 1 on", ""),
     ("prefetch range=x workers=0", "workers: 0 is not a whole number from 1 on", ""),
     ("scale factor=1 silent=1", "silent: 1 is neither true nor false", ""),

@@ -30,6 +30,9 @@ from tracekit.replay.selection import MICRO, JobIndex, mark_windows, select_host
 ASYNC_CALL_NS, HAND_OVER_NS = 4 * MICRO, 1 * MICRO
 """What an asynchronous copy costs the host, and how soon the consumer of a hidden collective starts."""
 
+MOST_NS = 10**15
+"""Longest time that a change may make of an edge: sums of such times are numbers of 64 bits."""
+
 
 @dataclass(slots=True)
 class Weights:
@@ -82,10 +85,15 @@ def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
     )
     old = weights.weight[rows]
     if change.do == "scale":
-        new = (old * (change.factor or 0)).astype(np.int64)
+        new = _multiply(old, change.factor or 0)
     else:
         new = np.minimum(old, int((change.to_us or 0) * MICRO))
     weights.weight[rows] = np.where(old > NEVER, new, old)
+
+
+def _multiply(weight: Ints, factor: float) -> Ints:
+    """Multiply weights, up to a length that no run has."""
+    return np.clip(weight * factor, NEVER, MOST_NS).astype(np.int64)
 
 
 def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
@@ -301,15 +309,18 @@ def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
         lengths = weights.weight[targets]
     if not len(targets):
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
-    middle = _compute_medians_by_place(index, (process, at, name), lengths, ranks)
-    rank_of = np.array([-1 if graph.source.rank is None else graph.source.rank for graph in index.job.processes])
-    of_ranks = np.isin(rank_of[process], list(ranks)) if ranks is not None else np.ones(len(process), np.bool_)
-    chosen = of_ranks & (middle >= 0)
-    weights.weight[targets[chosen]] = middle[chosen]
+    left = lengths > NEVER
+    targets, lengths = targets[left], lengths[left]
+    process, at, name = process[left], at[left], name[left]
+    work = _PlacedWork(index, process, at, name, lengths)
+    usual = work.find_usual_lengths(ranks)
+    of_ranks = work.mark_ranks(ranks)
+    chosen = of_ranks & (usual >= 0)
+    weights.weight[targets[chosen]] = usual[chosen]
     if change.on == "host" and ranks is not None:
         # What no other rank does at this place: pauses, and code of this rank only.
         holder = np.append(index.holder, -1)[edges.owner[targets]]
-        extra = of_ranks & (middle < 0) & ~np.isin(holder, _DOES_WORK)
+        extra = of_ranks & (usual == NOWHERE_ELSE) & ~np.isin(holder, _DOES_WORK)
         weights.weight[targets[extra]] = 0
 
 
@@ -327,33 +338,66 @@ def _number_names(index: JobIndex, what: str) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _compute_medians_by_place(
-    index: JobIndex, keys: tuple[Ints, Ints, Ints], lengths: Ints, ranks: frozenset[int] | None
-) -> Ints:
-    """Compute the median over ranks of the length at each place (step, name, ordinal); -1 without another rank."""
-    process, at, name = keys
-    step = index.step_at(process, at)
-    order = np.lexsort((at, name, step, process))
-    key = np.stack((process[order], step[order], name[order]))
-    fresh = np.append(True, (np.diff(key, axis=1) != 0).any(axis=0))
-    begin = np.flatnonzero(fresh)
-    ordinal = np.empty(len(order), np.int64)
-    ordinal[order] = np.arange(len(order)) - np.repeat(begin, np.diff(np.append(begin, len(order))))
-    _, place = np.unique(np.stack((step, name, ordinal)), axis=1, return_inverse=True)
-    place = place.reshape(-1)
-    counted = np.ones(len(place), np.bool_)
-    if ranks is not None:
-        rank_of = np.array([-1 if graph.source.rank is None else graph.source.rank for graph in index.job.processes])
-        counted = ~np.isin(rank_of[process], list(ranks))
-    middle = np.full(int(place.max(initial=-1)) + 1, -1, np.int64)
-    rows = np.flatnonzero(counted)
-    rows = rows[np.lexsort((lengths[rows], place[rows]))]
-    first = np.flatnonzero(np.append(True, np.diff(place[rows]) != 0)) if len(rows) else rows
-    size = np.diff(np.append(first, len(rows)))
-    low, high = lengths[rows[first + (size - 1) // 2]], lengths[rows[first + size // 2]]
-    middle[place[rows[first]]] = (low + high) // 2
-    medians: Ints = middle[place]
-    return medians
+AS_IT_IS, NOWHERE_ELSE = -1, -2
+"""Marks of lengths: the rank is no slower than others there; no other rank works there."""
+
+
+class _PlacedWork:
+    """Work of all processes by where it is done: the step, the stage and the name."""
+
+    def __init__(self, index: JobIndex, process: Ints, at: Ints, name: Ints, lengths: Ints) -> None:
+        self.index, self.process, self.lengths = index, process, lengths
+        step, stage = index.step_at(process, at), index.stage_at(process, at)
+        _, where = np.unique(np.stack((step, stage, name)), axis=1, return_inverse=True)
+        self.where = where.reshape(-1)
+        order = np.lexsort((at, self.where, process))
+        fresh = np.append(True, (np.diff(process[order]) != 0) | (np.diff(self.where[order]) != 0))
+        begin = np.flatnonzero(fresh)
+        size = np.diff(np.append(begin, len(order)))
+        self.part = np.empty(len(order), np.int64)
+        self.part[order] = np.repeat(np.arange(len(begin)), size)
+        self.ordinal = np.empty(len(order), np.int64)
+        self.ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
+        self.of_part = order[begin]
+        self.count = size
+        self.total = np.bincount(self.part, weights=np.maximum(lengths, 0)).astype(np.int64)
+
+    def mark_ranks(self, ranks: frozenset[int] | None) -> Mask:
+        """Mark the work of some ranks (None: of all)."""
+        if ranks is None:
+            return np.ones(len(self.process), np.bool_)
+        is_chosen = [graph.source.rank in ranks for graph in self.index.job.processes]
+        return np.array([*is_chosen, False])[self.process]
+
+    def find_usual_lengths(self, ranks: frozenset[int] | None) -> Ints:
+        """Find how long each op would take on the median of the other ranks, `AS_IT_IS` or `NOWHERE_ELSE`.
+
+        Where all do equally many, each takes as long as that at its place; otherwise all are scaled to the usual sum.
+        """
+        counted = ~self.mark_ranks(ranks) if ranks is not None else np.ones(len(self.process), np.bool_)
+        parts = np.flatnonzero(counted[self.of_part])
+        of_part = self.where[self.of_part]
+        totals = _compute_group_medians(of_part[parts], self.total[parts], int(self.where.max(initial=-1)) + 1)
+        counts = _compute_group_medians(of_part[parts], self.count[parts], int(self.where.max(initial=-1)) + 1)
+        usual_total, usual_count = totals[self.where], counts[self.where]
+        own = self.total[self.part]
+        key = self.where * (int(self.ordinal.max(initial=0)) + 1) + self.ordinal
+        distinct, place = np.unique(key, return_inverse=True)
+        middle = _compute_group_medians(place[counted], self.lengths[counted], len(distinct))[place]
+        scaled = (self.lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
+        usual = np.where((usual_count == self.count[self.part]) & (middle >= 0), middle, scaled)
+        return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
+
+
+def _compute_group_medians(group: Ints, values: Ints, count: int) -> Ints:
+    """Compute the median of each group 0 … count-1; -1 for an empty one."""
+    middle = np.full(count, -1, np.int64)
+    order = np.lexsort((values, group))
+    first = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(order) else order
+    size = np.diff(np.append(first, len(order)))
+    low, high = values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
+    middle[group[order[first]]] = (low + high) // 2
+    return middle
 
 
 def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
@@ -381,7 +425,7 @@ def _graph(index: JobIndex, weights: Weights, change: RunChange) -> None:
     rows = select_host_edges(index, change.where)
     holder = np.append(index.holder, -1)[index.job.edges.owner[rows]]
     rows = rows[(holder >= 0) & (holder != HOLDER["range"])]
-    weights.weight[rows] = (weights.weight[rows] * (change.factor or 0)).astype(np.int64)
+    weights.weight[rows] = _multiply(weights.weight[rows], change.factor or 0)
 
 
 _VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {

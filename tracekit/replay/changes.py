@@ -115,6 +115,7 @@ VERBS: Mapping[str, VerbRecord] = {
 _TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host")
 _SETS = ("rank", "step", "nth")
 _NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us")
+_LARGEST = {"factor": 10**6, "workers": 10**6}
 FIELDS = ("do", "on", *_TEXTS, *_SETS, *_NUMBERS, "silent", "workers")
 
 
@@ -160,6 +161,8 @@ def make_change(values: Any) -> RunChange:
     }
     if odd := sorted(_OWN & fields.keys() - {*record.required, *record.optional}):
         raise ChangeError(f"{verb} has no {odd[0]!r}", record.doc)
+    if verb == "graph":
+        fields.setdefault("factor", 0.0)
     where = Selection(**{name: fields[name] for name in Selection.__dataclass_fields__ if name in fields})
     return _check_precise(RunChange(verb, on, where, **{name: fields[name] for name in _OWN & fields.keys()}))
 
@@ -204,8 +207,8 @@ def _check_field(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise ChangeError(f"silent: {value!r} is neither true nor false")
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**12:
-        raise ChangeError(f"{name}: {value!r} is not a number from 0 on")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LARGEST.get(name, 10**12):
+        raise ChangeError(f"{name}: {value!r} is not a number from 0 to {_LARGEST.get(name, 10**12):,}")
     if name == "workers":
         if value != int(value) or value < 1:
             raise ChangeError(f"workers: {value!r} is not a whole number from 1 on")

@@ -181,6 +181,18 @@ class JobIndex:
             step[mine] = np.where(inside, value, -1)
         return step
 
+    def stage_at(self, process: Ints, time: Ints) -> Ints:
+        """Find the number of the stage, by its name over all processes, at each recorded time; -1 outside."""
+        numbers: dict[str, int] = {}
+        stage = np.full(len(time), -1, np.int64)
+        for number, graph in enumerate(self.job.processes):
+            mine, stages = np.flatnonzero(process == number), graph.stages
+            if len(mine) and len(stages):
+                of_text = [numbers.setdefault(text, len(numbers)) for text in stages.stage.texts]
+                of_row = np.array([*of_text, -1])[np.append(stages.stage.codes, -1)]
+                stage[mine] = of_row[stages.row_at(time[mine])]
+        return stage
+
 
 def _shift(numbers: Numbers, first: int) -> Ints:
     """Number rows of a process as those of the job; -1 remains -1."""

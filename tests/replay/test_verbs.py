@@ -1,0 +1,438 @@
+"""What each change does to a run: hand-made runs with times worked by hand, in µs."""
+
+import pytest
+from chrome_builder import annotation, memcpy, step
+from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
+from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange
+from replay.simulations import simulate_clean_job
+
+from tracekit.replay.changes import ChangeError, make_change
+from tracekit.replay.job_graph import join_processes
+from tracekit.replay.predict import predict_changes
+from tracekit.replay.steps import list_job_steps
+
+REDUCE, GATHER = (f"^{kind}" for kind in ("ncclDevKernel_AllReduce", "ncclDevKernel_AllGather"))
+
+# What is selected: host time that `set to_us=0` takes off
+
+
+def host_step(base):
+    """Of the step 300 µs are its own, of `gen` 70, of `train` 80, of `aten::a` 20 and 15, of `aten::b` 10 and 5."""
+    return [
+        annotation("gen", base + 10, 100), aten("aten::a", base + 20, 20), aten("aten::b", base + 50, 10),
+        annotation("train", base + 200, 100), aten("aten::a", base + 210, 20), aten("aten::b", base + 215, 5),
+    ]  # fmt: skip
+
+
+HOST = [step(1, 0, 500), *host_step(0), step(2, 500, 500), *host_step(500)]
+
+
+@pytest.mark.parametrize(
+    ("where", "taken_us"),
+    [
+        ({}, 1_000),
+        ({"step": 2}, 500),
+        ({"step": "1-2"}, 1_000),
+        ({"rank": 0}, 1_000),
+        ({"range": "^gen$"}, 200),
+        ({"range": "^gen$", "step": 1}, 100),
+        ({"range": "gen|train"}, 400),
+        ({"not_range": "gen|train"}, 600),
+        ({"range": "ProfilerStep", "not_range": "gen"}, 800),
+        ({"row": "aten::a"}, 70),
+        ({"by": "aten::a"}, 80),
+        ({"row": "aten::b"}, 30),
+        ({"row": "aten::b", "by": "aten::a"}, 10),
+        ({"row": "aten::b", "range": "train"}, 10),
+        ({"silent": True}, 900),
+        ({"silent": True, "range": "^gen$"}, 140),
+        ({"silent": True, "range": "^gen$", "at_least_us": 50}, 100),
+        ({"at_least_us": 90}, 580),
+        ({"before": "^train$"}, 180),
+        ({"before": "^aten::b$"}, 30),
+        ({"before": "^aten::b$", "range": "^gen$"}, 20),
+        ({"range": "aten::a", "nth": 1}, 40),
+        ({"range": "aten::a", "nth": [0, 1]}, 80),
+        ({"range": "aten::[ab]", "nth": 2, "step": 1}, 20),
+        ({"range": "^gen$", "nth": 0}, 200),
+    ],
+)
+def test_host_time_is_selected(tmp_path, where, taken_us):
+    after = replay_rows(tmp_path, HOST).after({"do": "set", "on": "host", "to_us": 0, **where})
+    assert after.touched[0].host_ns == taken_us * 1_000
+    assert after.host(1_000) == 1_000 - taken_us
+
+
+def test_host_time_is_shortened_to_a_length(tmp_path):
+    """Of 25 segments in two steps those above 30 µs are cut: 50 and 70 of ranges, 90 and 200 of the step."""
+    after = replay_rows(tmp_path, HOST).after({"do": "set", "on": "host", "to_us": 30})
+    assert after.host(1_000) == 1_000 - 2 * (20 + 40 + 60 + 170)
+
+
+DEVICE = [
+    step(1, 0, 400), aten("aten::mm", 0, 10), *issue("a", 2, 9, 20, 1), aten("aten::add", 20, 30),
+    aten("aten::mul", 22, 10), *issue("b", 24, 31, 10, 2), annotation("gen", 100, 100), *issue("a", 110, 117, 5, 3),
+    copy_call(150, 4, 4), memcpy(PAGEABLE, 157, 8, 64, 4),
+]  # fmt: skip
+"""Device time: `a` 20 and 5, `b` 10, a copy 8."""
+
+
+@pytest.mark.parametrize(
+    ("where", "lengths"),
+    [
+        ({}, (10, 5, 2.5, 4)),
+        ({"op": "^a$"}, (10, 10, 2.5, 8)),
+        ({"op": "^(?!Mem)"}, (10, 5, 2.5, 8)),
+        ({"by": "aten::add"}, (20, 5, 5, 8)),
+        ({"row": "aten::mul|cudaLaunchKernel", "by": "aten::add"}, (20, 5, 5, 8)),
+        ({"range": "gen"}, (20, 10, 2.5, 4)),
+        ({"not_range": "gen"}, (10, 5, 5, 8)),
+        ({"longer_than_us": 8}, (10, 5, 5, 8)),
+        ({"range": "gen", "longer_than_us": 7.9}, (20, 10, 5, 4)),
+        ({"step": 1, "rank": 0, "op": "Memcpy"}, (20, 10, 5, 4)),
+    ],
+)
+def test_device_work_is_selected(tmp_path, where, lengths):
+    after = replay_rows(tmp_path, DEVICE).after({"do": "scale", "on": "device", "factor": 0.5, **where})
+    ops = (("a", 0), ("b", 0), ("a", 1), (PAGEABLE, 0))
+    found = tuple(after.end(name, nth=nth) - after.start(name, nth=nth) for name, nth in ops)
+    assert found == lengths
+    assert after.touched[0].ops == sum(new != old for new, old in zip(found, (20, 10, 5, 8), strict=True))
+
+
+def groups(*kinds):
+    """Collectives one after the other: (kind, group, length)."""
+    rows, at = [], 0
+    for number, (kind, group, dur) in enumerate(kinds, 1):
+        rows += meet(at, at + 7, dur, number, number, ranks=(0,), kind=kind, group=group, stream=20 + number)
+        at += 100
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("where", "lengths"),
+    [
+        ({}, (5, 10, 15)),
+        ({"group": "^1"}, (5, 20, 30)),
+        ({"op": "AllReduce"}, (5, 20, 15)),
+        ({"group": "2", "op": "AllGather"}, (10, 10, 30)),
+    ],
+)
+def test_collectives_are_selected(tmp_path, where, lengths):
+    job = replay_rows(tmp_path, groups(("AllReduce", "1", 10), ("AllGather", "2", 20), ("AllReduce", "2", 30)))
+    after = job.after({"do": "scale", "on": "collective", "factor": 0.5, **where})
+    ops = ((collective_name(), 0), (collective_name("AllGather"), 0), (collective_name(), 1))
+    assert tuple(after.end(name, nth=nth) - after.start(name, nth=nth) for name, nth in ops) == lengths
+
+
+# Scale and set
+
+
+def test_work_is_shortened_to_a_length_and_never_longer(tmp_path):
+    after = replay_rows(tmp_path, DEVICE).after({"do": "set", "on": "device", "to_us": 9})
+    assert [after.end(n, nth=k) - after.start(n, nth=k) for n, k in (("a", 0), ("b", 0), ("a", 1))] == [9, 9, 5]
+
+
+def test_a_huge_factor_gives_a_long_step(tmp_path):
+    """20 µs a million times are 20 s; a second time they are cut to the longest time there is."""
+    job, change = replay_rows(tmp_path, DEVICE), {"do": "scale", "on": "device", "op": "^a$", "factor": 10**6}
+    assert job.after(change).end("a") == 9 + 20e6
+    assert job.after(change, change).end("a") == 9 + 1e12
+
+
+# Remove
+
+LEAVES_PLACE = [
+    *issue("x", 0, 7, 100, 1, stream=9), *issue("p", 4, 11, 5, 2), *issue("a", 10, 109, 30, 3), *issue("b", 20, 140, 10, 4),
+]  # fmt: skip
+
+
+def test_a_removed_op_keeps_the_waits_of_its_stream(tmp_path):
+    """`a` waits for `x` until 109. Without it `b` waits for what the stream waited for, and follows a gap later."""
+    after = replay_rows(tmp_path, LEAVES_PLACE).after({"do": "remove", "op": "^a$"})
+    assert (after.start("a"), after.end("a"), after.start("b")) == (109, 109, 110)
+
+
+def test_a_removed_op_needs_no_launch(tmp_path):
+    """`a` was launched until 204 and held up `b`, launched before on another thread: `b` follows `p`, at 17."""
+    rows = [*issue("p", 0, 7, 10, 1), *issue("a", 200, 207, 10, 2), *issue("b", 5, 218, 10, 3, tid=101)]
+    after = replay_rows(tmp_path, rows).after({"do": "remove", "op": "^a$"})
+    assert (after.end("a"), after.start("b")) == (17, 18)
+
+
+ALONE = {"ranks": (0,)}
+INPUT = [
+    *meet(0, 7, 5, 1, 1, **ALONE), *issue("k", 20, 27, 100, 2), *meet(30, 130, 10, 3, 2, **ALONE),
+    *meet(40, 141, 10, 4, 3, kind="AllGather", **ALONE), *issue("k", 200, 207, 100, 5),
+    *meet(210, 217, 10, 6, 4, kind="AllGather", **ALONE),
+]  # fmt: skip
+"""The second reduction waits for `k`; the gather behind it on its stream does not wait for compute, as the last one shows."""
+
+
+def test_a_removed_collective_waits_for_no_input(tmp_path):
+    """The gather, launched until 44, starts at 47, and not after `k` at 127."""
+    after = replay_rows(tmp_path, INPUT).after({"do": "remove", "on": "collective", "op": REDUCE})
+    assert after.start(collective_name("AllGather")) == 47
+
+
+PASSED = [
+    *meet(10, 17, 100, 1, 1, kind="AllGather", **ALONE), *meet(20, 118, 10, 2, 2, **ALONE), *issue("z", 30, 130, 5, 3),
+    *issue("k", 200, 207, 100, 4), *meet(210, 217, 10, 5, 3, kind="AllGather", **ALONE),
+]  # fmt: skip
+
+
+def test_the_wait_for_a_removed_collective_passes_to_the_one_before(tmp_path):
+    """`z` waited for the reduction, until 128. Without it, it waits for the gather, until 117, and 1 µs more."""
+    after = replay_rows(tmp_path, PASSED).after({"do": "remove", "on": "collective", "op": REDUCE})
+    assert after.start("z") == 118
+
+
+def test_without_a_collective_before_nothing_is_waited_for(tmp_path):
+    """Without both collectives `z` starts 3 µs after its launch."""
+    after = replay_rows(tmp_path, PASSED).after({"do": "remove", "on": "collective", "op": "ncclDevKernel"})
+    assert after.start("z") == 37
+
+
+def test_a_removed_collective_makes_no_rank_wait(tmp_path):
+    """Rank 0 goes on at its own launch of `z`, until 24. Its usual latency is 9.5, the median of 3 and 16.
+
+    Rank 1 goes on once its compute has ended, at 127.
+    """
+    job = replay_rows(tmp_path, exchange(20, end=140), exchange(120))
+    after = job.after({"do": "remove", "on": "collective", "op": REDUCE})
+    assert (after.start("z", 0), after.start("z", 1)) == (33.5, 128)
+
+
+COPIES = [
+    step(1, 0, 400), aten("aten::to", 10, 50), copy_call(20, 30, 1), memcpy(PAGEABLE, 25, 20, 64, 1), aten("aten::mm", 70, 20),
+    aten("aten::to", 100, 10), *issue("k", 300, 307, 20, 2),
+]  # fmt: skip
+
+
+def test_a_copy_is_removed_with_the_rows_that_launched_it(tmp_path):
+    """The first `aten::to` takes 50 µs and launches the copy; the second launches nothing and stays."""
+    after = replay_rows(tmp_path, COPIES).after({"do": "remove", "op": "HtoD", "host": "aten::to"})
+    assert (after.host(60), after.host(110), after.start("k")) == (10, 60, 257)
+    alone = replay_rows(tmp_path, COPIES).after({"do": "remove", "op": "HtoD"})
+    assert alone.host(60) == 25 + 5 + 10, "the copy takes no time, and its call returns 5 µs after it"
+
+
+VALIDATION = [
+    step(1, 0, 500), *issue("k", 0, 7, 10, 1), annotation("validation", 100, 200), *issue("v", 110, 117, 150, 2),
+    runtime("cudaDeviceSynchronize", 120, 150, 3), *issue("k", 320, 327, 10, 4), aten("end", 400, 10),
+]  # fmt: skip
+
+
+def test_a_range_is_removed_with_its_work_and_waits(tmp_path):
+    """200 µs of host time go; `v`, which lasts until 267, holds up nobody."""
+    after = replay_rows(tmp_path, VALIDATION).after({"do": "remove", "on": "range", "range": "validation"})
+    assert (after.host(300), after.start("k", nth=1), after.host(410)) == (100, 127, 210)
+    assert (after.touched[0].ops, after.touched[0].waits) == (1, 1)
+
+
+# Waits
+
+
+def test_a_call_that_does_not_wait_costs_its_own_time(tmp_path):
+    """cudaDeviceSynchronize from 120 to 270 costs 5 µs by itself."""
+    after = replay_rows(tmp_path, VALIDATION).after({"do": "unwait", "row": "cudaDeviceSynchronize"})
+    assert (after.host(270), after.touched[0].waits) == (125, 1)
+
+
+def test_waits_are_selected_by_the_op_around_them(tmp_path):
+    rows = [
+        *issue("k", 0, 7, 100, 1), aten("aten::item", 10, 110), runtime("cudaDeviceSynchronize", 15, 97, 2),
+        *issue("k", 200, 207, 100, 3), aten("aten::cpu", 210, 110), runtime("cudaDeviceSynchronize", 215, 97, 4),
+    ]  # fmt: skip
+    after = replay_rows(tmp_path, rows).after({"do": "unwait", "by": "aten::item"})
+    assert (after.host(112), after.host(312)) == (20, 107 + 13 + 100)
+
+
+BLOCKING = [copy_call(10, 100, 1), memcpy(PAGEABLE, 15, 90, 4096, 1), *issue("k", 120, 127, 5, 2)]
+
+
+def test_an_asynchronous_copy_returns_at_once(tmp_path):
+    """The call costs 4 µs, and `k` is launched from 24 to 28; the copy still lasts until 105."""
+    after = replay_rows(tmp_path, BLOCKING).after({"do": "unblock", "op": "HtoD .Pageable"})
+    assert (after.host(110), after.start("k"), after.end(PAGEABLE)) == (14, 31, 105)
+
+
+def test_copies_of_several_directions_are_not_made_asynchronous(tmp_path):
+    rows = [*BLOCKING, copy_call(200, 90, 3), memcpy(TO_HOST.replace("Pinned", "Pageable"), 205, 80, 64, 3)]
+    job = replay_rows(tmp_path, rows)
+    with pytest.raises(ChangeError) as caught:
+        job.after({"do": "unblock", "op": "Pageable"})
+    assert caught.value.problem == "op 'Pageable' selects 2 kinds of ops: Memcpy DtoH, Memcpy HtoD"
+    assert "HtoD .Pageable" in caught.value.hint
+
+
+# Order of work
+
+HIDDEN = [
+    *meet(0, 7, 100, 1, 1, **ALONE), *issue("z", 10, 109, 10, 2), aten("Optimizer.step", 50, 10), *issue("o", 52, 120, 5, 3),
+]  # fmt: skip
+
+
+def test_a_hidden_collective_is_awaited_by_its_consumer_only(tmp_path):
+    """`z` starts after its launch; `o`, inside the optimizer, 1 µs after the reduction."""
+    after = replay_rows(tmp_path, HIDDEN).after({"do": "hide", "op": REDUCE, "until": "Optimizer.step"})
+    assert (after.start("z"), after.start("o")) == (17, 108)
+
+
+def test_a_collective_cannot_hide_until_a_row_that_launches_nothing(tmp_path):
+    with pytest.raises(ChangeError, match="until: no row in this run that launches work matches 'optimiser'"):
+        replay_rows(tmp_path, HIDDEN).after({"do": "hide", "op": REDUCE, "until": "optimiser"})
+
+
+LOADED = [
+    row
+    for base in (0, 150, 300)
+    for row in (annotation("enumerate(DataLoader)#1", base, 100), aten("train", base + 100, 50))
+]
+"""A batch takes 100 µs to load and 50 to train on."""
+
+
+@pytest.mark.parametrize(("workers", "ends"), [(1, (50, 150, 250)), (2, (50, 100, 150)), (4, (50, 100, 150))])
+def test_prefetched_batches_are_ready_a_preparation_after_each_other(tmp_path, workers, ends):
+    """One worker prepares a batch in 100 µs, longer than the 50 of training; two deliver one every 50."""
+    after = replay_rows(tmp_path, LOADED).after({"do": "prefetch", "range": "DataLoader", "workers": workers})
+    assert tuple(after.host(150 * number) for number in (1, 2, 3)) == ends
+
+
+DECODE = [
+    annotation("decode", 0, 100), *(aten("aten::mm", at, 20) for at in (10, 40, 70)),
+    *issue("k", 12, 19, 9, 1), *issue("k", 42, 49, 9, 2), *issue("k", 72, 79, 9, 3), aten("aten::next", 100, 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("factor", "end"), [({}, 40), ({"factor": 0.5}, 70), ({"factor": 2}, 160)])
+def test_a_graph_takes_the_host_time_of_its_ops(tmp_path, factor, end):
+    """Of 100 µs of `decode` 60 are of its three ops."""
+    after = replay_rows(tmp_path, DECODE).after({"do": "graph", "range": "decode", **factor})
+    assert after.host(100) == end
+
+
+def test_work_lasts_as_long_as_on_the_median_rank(tmp_path):
+    """`k` lasts 100 µs on rank 0, and 50, 70 and 90 on others: their median is 70; over all ranks it is 80."""
+    ranks = [[step(1, 0, 300), *issue("k", 0, 7, dur, 1), *issue("k", 150, 157, 9, 2)] for dur in (100, 50, 70, 90)]
+    job = replay_rows(tmp_path, *ranks)
+    after = job.after({"do": "equalise", "rank": 0})
+    assert [after.end("k", rank) for rank in range(4)] == [77, 57, 77, 97]
+    everywhere = job.after({"do": "equalise"})
+    assert [everywhere.end("k", rank) for rank in range(4)] == [87] * 4
+    assert everywhere.end("k", 0, nth=1) == 166, "the second `k` is another place"
+
+
+def test_host_time_is_that_of_the_median_rank(tmp_path):
+    """`prepare` takes 100 µs on rank 2 and 40 and 50 on others."""
+    ranks = [[step(1, 0, 300), aten("prepare", 10, dur), aten("go", 10 + dur, 20)] for dur in (40, 50, 100)]
+    after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "on": "host", "rank": 2, "row": "prepare"})
+    assert (after.host(110, rank=2), after.host(50, rank=0), after.host(60, rank=1)) == (55, 50, 60)
+
+
+def test_what_was_removed_is_not_brought_back_by_another_rank(tmp_path):
+    """The wait of rank 0 is gone; that of rank 1 is no measure for it."""
+    rows = [step(1, 0, 300), *issue("k", 0, 7, 100, 1), runtime("cudaDeviceSynchronize", 20, 90, 2)]
+    job = replay_rows(tmp_path, [*rows, aten("prepare", 120, 40)], [*rows, aten("prepare", 120, 10)])
+    after = job.after(
+        {"do": "unwait", "row": "cudaDeviceSynchronize", "rank": 0}, {"do": "equalise", "on": "host", "rank": 0}
+    )
+    assert (after.host(110, rank=0), after.host(160, rank=0)) == (25, 25 + 10 + 10)
+
+
+# Several changes
+
+
+def test_changes_compose(tmp_path):
+    """Half and half again is a quarter."""
+    job = replay_rows(tmp_path, DEVICE)
+    assert job.after(shorten("a"), shorten("a")).end("a") == 9 + 5
+
+
+def test_each_prediction_tells_the_step_so_far_and_alone(tmp_path):
+    """Host time 60 of 120 µs, then its other half: alone each takes off 60, together 120."""
+    rows = [step(1, 0, 200), aten("one", 10, 60), aten("two", 80, 60)]
+    job = replay_rows(tmp_path, rows).job
+    changes = [make_change({"do": "set", "on": "host", "row": name, "to_us": 0}) for name in ("one", "two")]
+    first, second = predict_changes(job, list_job_steps(job), changes)
+    assert (first.step.mean_ns, first.alone_ns) == (140_000, 140_000)
+    assert (second.step.mean_ns, second.alone_ns) == (80_000, 140_000)
+    with pytest.raises(ChangeError, match="nothing in this run matches"):
+        predict_changes(job, list_job_steps(job), [changes[0], changes[0]])
+
+
+def test_a_prediction_leaves_the_recorded_graph_as_it_is(tmp_path):
+    job = replay_rows(tmp_path, DEVICE)
+    weights = job.job.edges.weight.copy()
+    job.after(shorten("a"), {"do": "remove", "op": "^b$"})
+    assert (job.job.edges.weight == weights).all()
+    assert (job.job.settled.timing.time == job.job.time).all()
+
+
+# Nothing selected
+
+NOTHING = [
+    (
+        {"do": "scale", "on": "device", "op": "^bb$", "factor": 0.5},
+        "no op in this run matches", "op: did you mean b",
+    ),
+    ({"do": "scale", "on": "host", "range": "gem", "factor": 0.5}, "nothing in this run matches", "range: did you mean gen"),
+    ({"do": "unwait", "by": "aten::ad"}, "nothing in this run matches", "each pattern matches something, but not together, or not for long enough"),
+    ({"do": "unwait", "by": "aten::mmm"}, "nothing in this run matches", "by: did you mean aten::mm, aten::mul, aten::add"),
+    ({"do": "scale", "on": "device", "rank": 7, "factor": 0.5}, "no op in this run matches", "each pattern matches something, but not together, or not for long enough"),
+    ({"do": "scale", "on": "collective", "factor": 0.5}, "no op in this run matches", "each pattern matches something, but not together, or not for long enough"),
+    ({"do": "remove", "on": "range", "range": "validate"}, "no range in this run matches", "range: no name matches 'validate'"),
+    ({"do": "remove", "op": "^a$", "host": "aten::to"}, "host: no row in this run matches 'aten::to'", ""),
+    ({"do": "prefetch", "range": "loader"}, "no range in this run matches", "range: no name matches 'loader'"),
+    ({"do": "graph", "range": "decode"}, "nothing in this run matches", "range: no name matches 'decode'"),
+    ({"do": "unblock", "op": "^b$"}, "nothing in this run matches", "each pattern matches something, but not together, or not for long enough"),
+    ({"do": "equalise", "rank": 0}, "nothing in this run matches", "each pattern matches something, but not together, or not for long enough"),
+    ({"do": "equalise", "op": "x"}, "nothing in this run matches", "op: no name matches 'x'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "problem", "hint"), NOTHING)
+def test_what_selects_nothing_is_refused_with_near_names(tmp_path, change, problem, hint):
+    job = replay_rows(tmp_path, DEVICE)
+    with pytest.raises(ChangeError) as caught:
+        job.after(change)
+    assert caught.value.problem.startswith(problem)
+    assert caught.value.hint == hint
+
+
+def test_an_unknown_group_is_refused_with_those_there_are(tmp_path):
+    job = replay_rows(tmp_path, groups(("AllReduce", "1", 10), ("AllGather", "2", 20)))
+    with pytest.raises(ChangeError) as caught:
+        job.after({"do": "scale", "on": "collective", "group": "^7", "factor": 0.5})
+    assert caught.value.hint.startswith("group: the groups are 1")
+
+
+def test_names_of_profiles_are_safe_in_hints(tmp_path):
+    rows = [step(1, 0, 100), aten("gen\x1b[31m", 0, 50)]
+    with pytest.raises(ChangeError) as caught:
+        replay_rows(tmp_path, rows).after({"do": "scale", "on": "host", "range": "gen.\\[31n", "factor": 0})
+    assert caught.value.hint == "range: did you mean gen\\x1b[31m"
+
+
+def test_a_run_without_rows_refuses_every_change(tmp_path):
+    job = join_processes([])
+    for change in ({"do": "scale", "factor": 0.5}, {"do": "scale", "on": "device", "factor": 0.5}, {"do": "equalise"}):
+        with pytest.raises(ChangeError):
+            predict_changes(job, list_job_steps(job), [make_change(change)])
+
+
+# A simulated job
+
+
+def test_twice_as_fast_everywhere_is_half_the_step():
+    """Host and device, waits and transfers: but for launch latencies and gaps, the whole step halves."""
+    simulation = simulate_clean_job()
+    halves = [{"do": "scale", "on": on, "factor": 0.5} for on in ("host", "device", "collective")]
+    assert simulation.predict_changes(*halves) == pytest.approx(simulation.recorded_ns / 2, rel=0.01)
+
+
+def test_slower_work_never_shortens_a_step():
+    simulation = simulate_clean_job()
+    for on in ("host", "device", "collective"):
+        assert simulation.predict_changes({"do": "scale", "on": on, "factor": 1.5}) > simulation.recorded_ns
+        assert simulation.predict_changes({"do": "scale", "on": on, "factor": 0.7}) < simulation.recorded_ns
