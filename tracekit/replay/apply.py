@@ -100,7 +100,7 @@ def _find_lengths(index: JobIndex, ops: Ints) -> Ints:
     edges = index.job.edges
     chosen = np.zeros(int(index.job.first_op[-1]) + 1, np.bool_)
     chosen[ops] = True
-    return np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & chosen[edges.owner])
+    return np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & chosen[index.edge_op])
 
 
 def _unwait(index: JobIndex, weights: Weights, change: RunChange) -> None:
@@ -142,7 +142,7 @@ def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) ->
     if len(directions) > 1 and not change.where.by:
         raise ChangeError(
             f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
-            'name one direction, such as \'HtoD .Pageable\', or the op that copies: "by": "aten::to"',
+            "name one direction: op=HtoD.*Pageable, or the op that copies: by=aten::to",
         )
 
 
@@ -179,7 +179,7 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     total = int(job.first_op[-1])
     gone = np.zeros(total + 1, np.bool_)
     gone[ops] = True
-    owned = gone[edges.owner]
+    owned = gone[index.edge_op]
     has_own_length = np.zeros(len(job.time) + 1, np.bool_)
     has_own_length[edges.target[edges.kind == OWN_LENGTH]] = True
     of_device = np.isin(edges.kind, (KERNEL, COPY))
@@ -188,10 +188,10 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     weight[transfer] = np.where(has_own_length[edges.target[transfer]], NEVER, 0)
     previous = _find_previous(index)
     follows = np.append(previous >= 0, False)
-    weight[owned & (edges.kind == LAUNCH) & follows[edges.owner]] = NEVER
+    weight[owned & (edges.kind == LAUNCH) & follows[index.edge_op]] = NEVER
     weight[owned & np.isin(edges.kind, (STREAM_GAP, OVERLAP))] = 0
     is_collective = np.append(index.is_collective, False)
-    weight[owned & (edges.kind == STREAM_WAIT) & is_collective[edges.owner] & follows[edges.owner]] = NEVER
+    weight[owned & (edges.kind == STREAM_WAIT) & is_collective[index.edge_op] & follows[index.edge_op]] = NEVER
     weight[owned & (edges.kind == ARRIVAL)] = NEVER
     _pass_waits_on(index, weights, gone, previous)
 
@@ -237,7 +237,7 @@ def _drop_host_rows(index: JobIndex, weights: Weights, ops: Ints, pattern: str) 
     within = index.match_within(pattern)
     rows = index.host_edges[within[edges.owner[index.host_edges]]]
     if not len(rows):
-        raise ChangeError(f"host: no row in this run matches {pattern!r}")
+        raise ChangeError(f"host: no row in this run matches {pattern!r}", index.suggest_names(pattern))
     # Segments of one row follow one another: number their runs, and remove those in which an op was launched.
     inside = np.zeros(len(job.time) + 1, np.bool_)
     inside[edges.target[rows]] = True
@@ -261,12 +261,15 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
     hidden = np.zeros(len(index.job.time) + 2, np.bool_)
     hidden[index.op_start[ops] + 1] = True
     is_collective = np.append(index.is_collective, False)
-    consumers = (edges.kind == STREAM_WAIT) & hidden[edges.source] & ~is_collective[edges.owner]
+    consumers = (edges.kind == STREAM_WAIT) & hidden[edges.source] & ~is_collective[index.edge_op]
     weights.weight[consumers] = NEVER
     within = index.match_within(change.until or "")
     waiting = np.flatnonzero(within[index.op_path] & ~index.is_collective[:total])
     if not len(waiting):
-        raise ChangeError(f"until: no row in this run that launches work matches {change.until!r}")
+        raise ChangeError(
+            f"until: no row in this run that launches work matches {change.until!r}",
+            index.suggest_names(change.until or ""),
+        )
     for process in np.unique(index.op_process[ops]).tolist():
         mine = ops[index.op_process[ops] == process]
         candidates = waiting[index.op_process[waiting] == process]
