@@ -135,7 +135,7 @@ def _splits_steps(answer: WhatIf) -> bool:
 
 
 _CHANGES = parse_headings("""
-    number | # | count
+    number | # | id
     change | change
     ops | ops | count | Device ops whose length changed.
     waits | waits | count | Waits that the change removed: of calls for the device, and between streams.
@@ -189,7 +189,7 @@ def _describe_plan(answer: WhatIf, plan: Plan) -> str:
 
 
 _PLAN = parse_headings("""
-    number | # | count
+    number | # | id
     fix | finding
     step_ns | step | ns | Predicted step with this fix and those before it.
     gain_ns | saved | ns | Against the step before this fix.
@@ -217,7 +217,7 @@ def _list_fixes(plan: Plan) -> Sheet:
 
 
 _FIXES = parse_headings("""
-    number | # | count
+    number | # | id
     change | change | text | As `tracekit whatif --change` reads it.
 """)
 

@@ -144,7 +144,7 @@ _RANKS = parse_headings("""
     window_ns | window | ns | Per counted step: from the begin of the first to the end of the last.
     work_ns | device work | ns | Time in which a device of the rank worked. A collective works from the arrival of its last rank on.
     rest_ns | rest | ns | Time without device work.
-    rest_share | share | ratio | Time without device work, of the window.
+    rest | share | ratio | Time without device work, of the window.
     name | largest owner of the rest
 """)
 
@@ -178,7 +178,7 @@ def make_ledger_sheets(job: JobGraph, steps: JobSteps, ledger: Ledger) -> tuple[
         ]
     rows.sort(key=lambda row: (row[3] == OTHERS, -row[5]))
     return (
-        make_what_if_table("ledger_ranks", "Device work by rank", _RANKS, ranks),
+        make_what_if_table("ranks", "Device work by rank", _RANKS, ranks),
         make_what_if_table("ledger", "Owners of the rest", _LEDGER, rows),
     )
 
@@ -210,21 +210,21 @@ def _describe_owner(owner: Owner | None, rank: int | None) -> str | None:
 
 
 _TOUCHED = parse_headings("""
-    number | # | count
+    number | # | id
     kind | kind
     name | row or op
-    count | pieces | count | Ops, waits, or stretches of host time.
+    pieces | pieces | count | Ops, waits, or stretches of host time.
     before_ns | before | ns | Their length before the change, over all ranks and recorded steps.
     after_ns | after | ns | Their length after the change.
-    dropped | waits dropped | count | Waits that the change removed.
+    waits | waits dropped | count | Waits that the change removed.
 """)
 
 _STAGES = parse_headings("""
-    number | # | count
+    number | # | id
     stage | stage
     device_ns | device time | ns | Change of the length of ops, over all ranks and recorded steps.
     host_ns | host time | ns | Change of host time, over all ranks and recorded steps.
-    dropped | waits dropped | count | Waits that the change removed.
+    waits | waits dropped | count | Waits that the change removed.
 """)
 
 
@@ -288,7 +288,7 @@ def make_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Sheet:
         listed = sorted(sums.items(), key=lambda item: (item[1][0] + item[1][1], -item[1][2]))
         cells += [(touched.number, stage, *values) for stage, values in listed if any(values)]
     has_stages = any(cell[1] != OUTSIDE for cell in cells)
-    return make_what_if_table("touched_stages", "Changed time by stage", _STAGES, cells if has_stages else [])
+    return make_what_if_table("stages", "Changed time by stage", _STAGES, cells if has_stages else [])
 
 
 def _find_stage_names(job: JobGraph, process: Ints, time: Ints) -> list[str | None]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="whatif", cls=GroupedCommand, short_help="Predict the step with a change.")
+@click.command(name="whatif", cls=GroupedCommand, short_help="Predict the step with fixes or changes.")
 @opt.add_paths()
 @click.option(
     "-c",
@@ -46,7 +46,8 @@ def command(
     """Predict the step of a run with changes, and its critical path.
 
     PATH is the profile of one run. It is replayed as a dependency graph of host threads, launches, streams and ranks.
-    Without `--change`, the report has the critical path and the owner of all time without device work.
+    Without `--change`, it predicts the step with the fixes of the findings, one after the other.
+    The report also has the critical path, and the owner of all time without device work.
 
     \b
     tracekit whatif run/
@@ -64,9 +65,9 @@ def command(
     hide until=P       let only work inside the row P wait for collectives
     equalise           let ops last as long as on the median rank
     prefetch range=P   prepare a range on other threads, ahead of time
-    graph range=P      launch all ops of a range with one call
+    graph              launch all ops of a stage or range with one call
 
-    Further fields select work: rank=, step=, range= (around it), row= (innermost op), by= (an op around it), op= (kernel,
+    Further fields select work: rank=, step=, stage=, range= (around it), row= (innermost op), by= (an op around it), op= (kernel,
     copy or collective), group= (process group). docs/whatif.md has all of them.
     """  # noqa: D301 - click reads the escape
     from tracekit.cli import report_outputs as out
