@@ -59,7 +59,7 @@ def replay_run(
 ) -> ReplayedRun:
     """Build the dependency graph of the run at `paths`, and measure it for some questions (None: all).
 
-    Raises `TracekitError` if there is no run, or several.
+    Raises `TracekitError` without a run, and for several.
     """
     discovery = pipeline.discover_sources(paths, options)
     chosen = replace(options, questions=questions, skip=(), details=False)
@@ -117,7 +117,7 @@ def _list_counted_steps(job: JobGraph, measured: Measurements, chosen: frozenset
     left_out = () if chosen is not None else list_left_out_steps(measured)
     steps = list_job_steps(job, lambda process, number: _counts(job, process, number, left_out, chosen))
     if chosen is not None and not len(steps):
-        raise TracekitError("none of these steps is recorded", "tracekit inspect PATH lists the steps")
+        raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
     return steps if len(steps) else list_whole_recordings(job)
 
 
@@ -161,7 +161,7 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
                 "run without --change: the critical path lists the owners of the unexplained time",
             )
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
-    return build_what_if_report(answer, f"What if: {replay.title}", replay.facts)
+    return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
 
 
 def _describe_unexplained(share: float) -> str:
@@ -190,7 +190,7 @@ def _make_fix(finding: Finding) -> Fix:
 def ask_what_if(
     paths: str | Path | Sequence[str | Path], changes: Sequence[str | Mapping[str, Any] | RunChange], options: Options
 ) -> Report:
-    """Replay the run at `paths` with changes, given as texts or fields, else with the fixes of its findings.
+    """Replay the run at `paths` with changes, given as texts or fields; without changes, with the fixes of its findings.
 
     Raises `TracekitError`.
     """

@@ -142,7 +142,7 @@ def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) ->
     if len(directions) > 1 and not change.where.by:
         raise ChangeError(
             f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
-            "name one direction: op=HtoD.*Pageable, or the op that copies: by=aten::to",
+            'name one direction: op="Pageable -> Device", or the op that copies: by=aten::to',
         )
 
 

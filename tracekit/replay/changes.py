@@ -140,7 +140,7 @@ def _split_words(text: str) -> list[str]:
     try:
         return list(lexer)
     except ValueError as error:
-        raise ChangeError(f"{text}: a quote is not closed", 'write op="Memcpy HtoD", or JSON') from error
+        raise ChangeError(f"{text}: a quote is not closed", 'write op="Pageable -> Device", or JSON') from error
 
 
 def _parse_field_text(name: str, text: str) -> Any:
@@ -236,7 +236,7 @@ def _check_precise(change: RunChange) -> RunChange:
     if change.do == "unwait" and not (where.row or where.by or where.range):
         raise ChangeError("unwait names no calls", "name the op that waits: by=aten::item")
     if change.do == "remove" and change.on != "range" and not (where.op or where.by or where.work):
-        raise ChangeError("remove names no ops", "name them: op=HtoD.*Pageable, or by=aten::to")
+        raise ChangeError("remove names no ops", 'name them: op="Pageable -> Device", or by=aten::to')
     if change.do == "graph" and not (where.range or where.stage or where.by):
         raise ChangeError("graph names no range", "name it: range=decode, or stage=gen")
     if change.do == "remove" and change.on == "range" and not where.range:
@@ -268,8 +268,8 @@ def describe_change(change: RunChange) -> dict[str, Any]:
 def format_change(change: RunChange) -> str:
     """Format a change as words that `parse_change` reads, or as JSON if a name contains both kinds of quotes.
 
-    >>> format_change(parse_change('{"do": "remove", "op": "Memcpy HtoD", "rank": [0, 2]}'))
-    'remove device op="Memcpy HtoD" rank=0,2'
+    >>> format_change(parse_change('{"do": "remove", "op": "a b", "rank": [0, 2]}'))
+    'remove device op="a b" rank=0,2'
     """
     fields = describe_change(change)
     words: list[str] = [change.do, change.on] if len(VERBS[change.do].targets) > 1 else [change.do]

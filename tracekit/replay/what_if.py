@@ -1,4 +1,4 @@
-"""Answers to what-if questions: the step with each change, what the change touches, and the critical path."""
+"""Answers of `tracekit whatif`: the step with each change, the work that it touches, and the critical path."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[st
         )
     if _splits_steps(answer):
         yield (
-            "some ranks recorded a step in several files: the time here is the mean of these recordings, "
+            "some ranks recorded a step in several files: the time here is the mean over the recordings, "
             "shorter than the step in `tracekit analyze`"
         )
     path = answer.path
@@ -223,20 +223,20 @@ _FIXES = parse_headings("""
 
 
 def _list_changes_of_fixes(plan: Plan) -> Sheet:
-    """List what each fix changes."""
+    """List the changes of each fix."""
     rows = [(number, change.describe()) for number, fix in enumerate(plan.fixes, 1) for change in fix.fix.changes]
-    return make_what_if_table("fixes", "What each fix changes", _FIXES, rows)
+    return make_what_if_table("fixes", "Changes by fix", _FIXES, rows)
 
 
 def _build_sections(answer: WhatIf) -> Iterator[Section]:
-    """Build the sections: what the changes touch, the critical path, and the ledger."""
+    """Build the sections: changed work, critical path, and ledger."""
     job, steps = answer.job, answer.steps
     if answer.predictions:
         touched = make_touched_sheet(job, answer.predictions), make_stage_sheet(job, answer.predictions)
-        yield Section("touched", "What the changes touch", sheets=select_filled_sheets(*touched))
+        yield Section("touched", "Changed work", sheets=select_filled_sheets(*touched))
     after = " after the changes" if answer.predictions else ""
     time = answer.predictions[-1].timing.time if answer.predictions else job.time
     cover = measure_path_cover(steps, answer.path, time)
     yield Section("critical_path", f"Critical path{after}", sheets=(make_path_sheet(job, answer.path, cover),))
     sheets = make_ledger_sheets(job, steps, close_ledger(job, steps))
-    yield Section("ledger", "Where each rank's time went, as recorded", sheets=select_filled_sheets(*sheets))
+    yield Section("ledger", "Time without device work by owner, as recorded", sheets=select_filled_sheets(*sheets))

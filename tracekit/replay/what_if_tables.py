@@ -1,4 +1,4 @@
-"""Tables of a what-if report: what the changes touch, the critical path, and the ledger of each rank."""
+"""Tables of a what-if report: changed work, the critical path, and the ledger of each rank."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _PATH = parse_headings("""
     name | row or op
     step_ns | per step | ns | Time on the critical path, per counted step.
     share | share | ratio | Of the critical path.
-    unexplained_ns | unexplained | ns | The part of it that no recorded or inferred dependency explains.
+    unexplained_ns | unexplained | ns | The part that no recorded or inferred dependency explains.
 """)
 
 

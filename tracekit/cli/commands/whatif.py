@@ -68,7 +68,7 @@ def command(
     graph              launch all ops of a stage or range with one call
 
     Further fields select work: rank=, step=, stage=, range= (around it), row= (innermost op), by= (an op around it), op= (kernel,
-    copy or collective), group= (process group). docs/whatif.md has all of them.
+    copy or collective), group= (process group). docs/whatif.md lists every field.
     """  # noqa: D301 - click reads the escape
     from tracekit.cli import report_outputs as out
     from tracekit.pipeline.replaying import ask_what_if
