@@ -157,14 +157,14 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
         share = answer.residual_share
         if share > MOST_RESIDUAL:
             raise ChangeError(
-                _describe_unexplained(share),
+                _phrase_unexplained_share(share),
                 "run without --change: the critical path lists the owners of the unexplained time",
             )
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
     return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
 
 
-def _describe_unexplained(share: float) -> str:
+def _phrase_unexplained_share(share: float) -> str:
     limit = format_quantity(MOST_RESIDUAL, "ratio", 2)
     return f"{format_quantity(share, 'ratio', 2)} of the critical path is unexplained, more than {limit}: nothing is predicted"
 
@@ -176,7 +176,7 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     fixes = [_make_fix(finding) for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
     if share > MOST_RESIDUAL:
-        fixes, unplanned = [], [_describe_unexplained(share)]
+        fixes, unplanned = [], [_phrase_unexplained_share(share)]
     plan = plan_fixes(replay.job, replay.steps, fixes)
     unplanned += [f"{fixes[place].name}: {problem}" for place, problem in plan.refused]
     return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)

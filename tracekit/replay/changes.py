@@ -230,17 +230,21 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
     return frozenset(values)
 
 
+_NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
+    ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
+    ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
+    ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
+    ("remove", "range"): (("range",), "range", "name it: range=validation"),
+    ("graph", "range"): (("range", "stage", "by"), "range", "name it: range=decode, or stage=gen"),
+}
+"""By verb and target: fields with at least one required, the word for the missing name, and a hint."""
+
+
 def _check_precise(change: RunChange) -> RunChange:
-    """Refuse changes that name nothing. Raises `ChangeError`."""
-    where = change.where
-    if change.do == "unwait" and not (where.row or where.by or where.range):
-        raise ChangeError("unwait names no calls", "name the op that waits: by=aten::item")
-    if change.do == "remove" and change.on != "range" and not (where.op or where.by or where.work):
-        raise ChangeError("remove names no ops", 'name them: op="Pageable -> Device", or by=aten::to')
-    if change.do == "graph" and not (where.range or where.stage or where.by):
-        raise ChangeError("graph names no range", "name it: range=decode, or stage=gen")
-    if change.do == "remove" and change.on == "range" and not where.range:
-        raise ChangeError("remove names no range", "name it: range=validation")
+    """Refuse changes that name nothing, or change nothing. Raises `ChangeError`."""
+    fields, missing, hint = _NAMING.get((change.do, change.on), ((), "", ""))
+    if fields and not any(getattr(change.where, name) for name in fields):
+        raise ChangeError(f"{change.do} names no {missing}", hint)
     if change.do == "scale" and change.factor == 1:
         raise ChangeError("factor: 1 changes nothing", "0.8 makes the selected work last 80 % as long")
     return change

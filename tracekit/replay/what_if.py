@@ -19,11 +19,11 @@ from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 from tracekit.replay.what_if_tables import (
     count_steps,
     list_touched_edges,
+    make_changed_stage_sheet,
     make_ledger_sheets,
     make_path_sheet,
-    make_stage_sheet,
+    make_replay_sheet,
     make_touched_sheet,
-    make_what_if_table,
     measure_path_cover,
 )
 
@@ -72,7 +72,7 @@ def build_what_if_report(answer: WhatIf, title: str, facts: Sequence[str] = (), 
         tool_version=VERSION,
         identity=_list_identity(answer, facts),
         answer=_describe_answer(answer),
-        overview=_list_changes(answer) if answer.predictions else None,
+        overview=_list_predictions(answer) if answer.predictions else None,
         sections=tuple(_build_sections(answer)),
         cautions=(*cautions, *_list_cautions(answer)),
     )
@@ -146,7 +146,7 @@ _CHANGES = parse_headings("""
 """)
 
 
-def _list_changes(answer: WhatIf) -> Sheet:
+def _list_predictions(answer: WhatIf) -> Sheet:
     """List the changes with the predicted steps."""
     rows, before = [], answer.recorded.mean_ns
     touched_edges = list_touched_edges(answer.job, answer.predictions)
@@ -156,7 +156,7 @@ def _list_changes(answer: WhatIf) -> Sheet:
         gain, alone = before - step, answer.recorded.mean_ns - prediction.alone_ns
         rows.append((edges.number, change, touched.ops, waits, touched.host_ns, step, gain, alone))
         before = step
-    return make_what_if_table("changes", f"Predicted {answer.unit}s", _CHANGES, rows)
+    return make_replay_sheet("changes", f"Predicted {answer.unit}s", _CHANGES, rows)
 
 
 def build_plan_report(
@@ -213,7 +213,7 @@ def _list_fixes(plan: Plan) -> Sheet:
         )
         for number, fix in enumerate(plan.fixes, 1)
     ]
-    return make_what_if_table("plan", "Fixes of the findings, one after the other", _PLAN, rows)
+    return make_replay_sheet("plan", "Fixes of the findings, one after the other", _PLAN, rows)
 
 
 _FIXES = parse_headings("""
@@ -225,14 +225,14 @@ _FIXES = parse_headings("""
 def _list_changes_of_fixes(plan: Plan) -> Sheet:
     """List the changes of each fix."""
     rows = [(number, change.describe()) for number, fix in enumerate(plan.fixes, 1) for change in fix.fix.changes]
-    return make_what_if_table("fixes", "Changes by fix", _FIXES, rows)
+    return make_replay_sheet("fixes", "Changes by fix", _FIXES, rows)
 
 
 def _build_sections(answer: WhatIf) -> Iterator[Section]:
     """Build the sections: changed work, critical path, and ledger."""
     job, steps = answer.job, answer.steps
     if answer.predictions:
-        touched = make_touched_sheet(job, answer.predictions), make_stage_sheet(job, answer.predictions)
+        touched = make_touched_sheet(job, answer.predictions), make_changed_stage_sheet(job, answer.predictions)
         yield Section("touched", "Changed work", sheets=select_filled_sheets(*touched))
     after = " after the changes" if answer.predictions else ""
     time = answer.predictions[-1].timing.time if answer.predictions else job.time

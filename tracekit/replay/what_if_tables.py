@@ -79,7 +79,7 @@ def _sort_owners(owned: Mapping[Owner, int]) -> dict[Owner, int]:
     return dict(sorted(owned.items(), key=lambda item: (-item[1], str(item[0]))))
 
 
-def make_what_if_table(
+def make_replay_sheet(
     name: str, title: str, headings: Sequence[Heading], rows: Sequence[Sequence[Any]], caption: str = ""
 ) -> Sheet:
     """Make a table of rows in the order of the headings."""
@@ -135,7 +135,7 @@ def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover) -> Shee
         for *owner, ns, of_residual in listed
     ]
     headings = _PATH if cover.residual_share >= LEAST_SHOWN else _PATH[:-1]
-    return make_what_if_table("critical_path", "Critical path by owner", headings, cells)
+    return make_replay_sheet("critical_path", "Critical path by owner", headings, cells)
 
 
 _RANKS = parse_headings("""
@@ -178,8 +178,8 @@ def make_ledger_sheets(job: JobGraph, steps: JobSteps, ledger: Ledger) -> tuple[
         ]
     rows.sort(key=lambda row: (row[3] == OTHERS, -row[5]))
     return (
-        make_what_if_table("ranks", "Device work by rank", _RANKS, ranks),
-        make_what_if_table("ledger", "Owners of the rest", _LEDGER, rows),
+        make_replay_sheet("ranks", "Device work by rank", _RANKS, ranks),
+        make_replay_sheet("ledger", "Owners of the rest", _LEDGER, rows),
     )
 
 
@@ -264,10 +264,10 @@ def make_touched_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Shee
                 sums.setdefault((kind, name), [0, 0, 0, 0])[place] += value
         listed = sorted(sums.items(), key=lambda item: (item[1][2] - item[1][1], -item[1][0], str(item[0])))
         cells += [(touched.number, *owner, *values) for owner, values in listed]
-    return make_what_if_table("touched", "Rows and ops that each change touches", _TOUCHED, cells)
+    return make_replay_sheet("touched", "Rows and ops that each change touches", _TOUCHED, cells)
 
 
-def make_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Sheet:
+def make_changed_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Sheet:
     """List the altered time and dropped waits by change and stage; no rows if no stage is recorded."""
     index, edges = JobIndex(job), job.edges
     is_host = np.isin(edges.kind, HOST_KINDS)
@@ -288,7 +288,7 @@ def make_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Sheet:
         listed = sorted(sums.items(), key=lambda item: (item[1][0] + item[1][1], -item[1][2]))
         cells += [(touched.number, stage, *values) for stage, values in listed if any(values)]
     has_stages = any(cell[1] != OUTSIDE for cell in cells)
-    return make_what_if_table("stages", "Changed time by stage", _STAGES, cells if has_stages else [])
+    return make_replay_sheet("stages", "Changed time by stage", _STAGES, cells if has_stages else [])
 
 
 def _find_stage_names(job: JobGraph, process: Ints, time: Ints) -> list[str | None]:
