@@ -1,4 +1,4 @@
-"""Replaying a run: read it again as dependency graphs, join these, and predict the step with changes."""
+"""Replaying a run: read it as dependency graphs, join these, and predict the step with changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
@@ -17,9 +19,12 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements, Source, Want
+from tracekit.model.units import format_quantity
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options, parse_optional_numbers
+from tracekit.pipeline.question_selection import describe_selection
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
+from tracekit.pipeline.summary.screen import list_run_facts
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
 from tracekit.replay.job_graph import JobGraph, join_processes
 from tracekit.replay.plan import Fix, plan_fixes
@@ -32,16 +37,17 @@ _GRAPH_TABLES = frozenset(
     {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
 )
 TIMED_TOOLS = ("torch", "nsys")
+_NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedRun:
-    """The graph of a run and its counted steps."""
+    """The graph of a run, its counted steps, and the facts of its first line."""
 
     title: str
     job: JobGraph
     steps: JobSteps
-    notes: tuple[str, ...]
+    facts: tuple[str, ...]
     measured: Measurements
 
 
@@ -53,10 +59,10 @@ def replay_run(
 ) -> ReplayedRun:
     """Build the dependency graph of the run at `paths`, and measure it for some questions (None: all).
 
-    Raises `TracekitError` if there is no run, or several.
+    Raises `TracekitError` without a run, and for several.
     """
     discovery = pipeline.discover_sources(paths, options)
-    chosen = replace(options, questions=questions, skip=(), steps=None, details=False)
+    chosen = replace(options, questions=questions, skip=(), details=False)
     measured = select_primary_tool(pipeline.measure(discovery, chosen))
     sources = _select_timed_sources(measured)
     names = {source.name for source in sources}
@@ -70,10 +76,10 @@ def replay_run(
             graphs += outcome.value or ()
     identified = _identify_graphs(graphs, sources)
     if not identified:
-        raise TracekitError("no trace here records host or device work", "name traces of torch.profiler or nsys")
+        raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
     job = join_processes(identified)
     steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(discovery.title, job, steps, _describe_left_out(measured), measured)
+    return ReplayedRun(discovery.title, job, steps, _list_facts(measured, options), measured)
 
 
 def build_source_graphs(
@@ -90,9 +96,12 @@ def _select_timed_sources(measured: Measurements) -> list[Source]:
     sources = [source for source in measured.sources if source.tool in TIMED_TOOLS]
     runs = sorted({source.run for source in sources})
     if len(runs) > 1:
-        raise TracekitError(f"{len(runs)} runs are here: {', '.join(runs[:6])}", "name one of them")
+        named = f"{', '.join(runs[:6])}{' …' if len(runs) > 6 else ''}"
+        raise TracekitError(
+            f"a replay needs one run, and {len(runs)} runs are here: {named}", "name the directory of one"
+        )
     if not sources:
-        raise TracekitError("no trace is here", "name traces of torch.profiler or nsys")
+        raise TracekitError("nothing to replay: no trace of host or device work is here", _NAME_TRACES)
     return sources
 
 
@@ -108,8 +117,19 @@ def _list_counted_steps(job: JobGraph, measured: Measurements, chosen: frozenset
     left_out = () if chosen is not None else list_left_out_steps(measured)
     steps = list_job_steps(job, lambda process, number: _counts(job, process, number, left_out, chosen))
     if chosen is not None and not len(steps):
-        raise TracekitError("none of these steps is recorded", "tracekit inspect PATH lists the steps")
-    return steps
+        raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
+    return steps if len(steps) else list_whole_recordings(job)
+
+
+def list_whole_recordings(job: JobGraph) -> JobSteps:
+    """List the recording of each process as one capture without a number, for runs without steps."""
+    process = [place for place in range(len(job.processes)) if job.first[place + 1] > job.first[place]]
+    mine = [np.arange(job.first[place], job.first[place + 1], dtype=np.int32) for place in process]
+    begin = np.array([instants[job.time[instants].argmin()] for instants in mine], np.int32)
+    end = np.array([instants[job.time[instants].argmax()] for instants in mine], np.int32)
+    nothing = np.zeros(len(process), np.int64)
+    work = np.empty(0, np.int32), nothing, nothing, nothing
+    return JobSteps(np.array(process, np.int64), np.full(len(process), -1), begin, end, *work)
 
 
 def _counts(
@@ -125,37 +145,43 @@ def _counts(
     )
 
 
-def _describe_left_out(measured: Measurements) -> tuple[str, ...]:
-    """Describe the steps that do not count."""
-    steps = sorted({step.step for step in list_left_out_steps(measured) if step.step is not None})
-    return (f"left out, as in `tracekit analyze`: step {', '.join(map(str, steps))}",) if steps else ()
+def _list_facts(measured: Measurements, options: Options) -> tuple[str, ...]:
+    """List the facts of the first line as `tracekit analyze` does."""
+    left_out = () if options.steps else list_left_out_steps(measured)
+    asked = describe_selection(measured)
+    return tuple(fact for fact in list_run_facts(measured, left_out) if fact != asked)
 
 
 def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
     """Predict the step of a run with changes, one after the other. Raises `ChangeError`."""
-    recorded = answer_what_if(replay.job, replay.steps)
-    share = recorded.recorded_path.residual_share
-    if changes and share > MOST_RESIDUAL:
-        raise ChangeError(
-            f"{share:.0%} of the critical path has no recorded cause: no step can be predicted",
-            "without --change the critical path and the ledger are shown",
-        )
-    predictions = predict_changes(replay.job, replay.steps, changes)
-    answer = answer_what_if(replay.job, replay.steps, predictions)
-    return build_what_if_report(answer, f"What if: {replay.title}", replay.notes)
+    answer = answer_what_if(replay.job, replay.steps)
+    if changes:
+        share = answer.residual_share
+        if share > MOST_RESIDUAL:
+            raise ChangeError(
+                _phrase_unexplained_share(share),
+                "run without --change: the critical path lists the owners of the unexplained time",
+            )
+        answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
+    return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
+
+
+def _phrase_unexplained_share(share: float) -> str:
+    limit = format_quantity(MOST_RESIDUAL, "ratio", 2)
+    return f"{format_quantity(share, 'ratio', 2)} of the critical path is unexplained, more than {limit}: nothing is predicted"
 
 
 def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     """Plan the fixes of the findings that name a change: predict the step with one after the other."""
     recorded = answer_what_if(replay.job, replay.steps)
-    share = recorded.recorded_path.residual_share
+    share = recorded.residual_share
     fixes = [_make_fix(finding) for finding in findings if finding.changes]
-    unplanned = [f"{finding.rule}: names no change that can be replayed" for finding in findings if not finding.changes]
+    unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
     if share > MOST_RESIDUAL:
-        fixes, unplanned = [], [f"{share:.0%} of the critical path has no recorded cause: no step is predicted"]
+        fixes, unplanned = [], [_phrase_unexplained_share(share)]
     plan = plan_fixes(replay.job, replay.steps, fixes)
     unplanned += [f"{fixes[place].name}: {problem}" for place, problem in plan.refused]
-    return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.notes)
+    return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
 
 
 def _make_fix(finding: Finding) -> Fix:
@@ -166,7 +192,7 @@ def _make_fix(finding: Finding) -> Fix:
 def ask_what_if(
     paths: str | Path | Sequence[str | Path], changes: Sequence[str | Mapping[str, Any] | RunChange], options: Options
 ) -> Report:
-    """Replay the run at `paths` with changes, given as texts or fields, else with the fixes of its findings.
+    """Replay the run at `paths` with changes, given as texts or fields; without changes, with the fixes of its findings.
 
     Raises `TracekitError`.
     """

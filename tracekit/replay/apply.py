@@ -152,7 +152,7 @@ def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) ->
     if len(directions) > 1 and not change.where.by:
         raise ChangeError(
             f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
-            'name one direction, such as \'HtoD .Pageable\', or the op that copies: "by": "aten::to"',
+            'name one direction: op="Pageable -> Device", or the op that copies: by=aten::to',
         )
 
 
@@ -176,10 +176,10 @@ def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
         ops = _pick_ops(index, change)
     _drop_ops(index, weights, ops)
     if change.host:
-        _drop_host_rows(index, weights, ops, index.match_within(change.host))
+        _drop_host_rows(index, weights, change, ops, index.match_within(change.host))
     elif change.where.work:
         for paths in index.list_launching_ops(ops):
-            _drop_host_rows(index, weights, ops, paths)
+            _drop_host_rows(index, weights, change, ops, paths)
 
 
 def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
@@ -244,12 +244,12 @@ def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints
     weights.added.append((index.op_start[kept[good]] + 1, target, np.full(int(good.sum()), HAND_OVER_NS)))
 
 
-def _drop_host_rows(index: JobIndex, weights: Weights, ops: Ints, within: Mask) -> None:
+def _drop_host_rows(index: JobIndex, weights: Weights, change: RunChange, ops: Ints, within: Mask) -> None:
     """Remove the host time of the rows, of these paths, that launched nothing but these ops."""
     job, edges = index.job, index.job.edges
     rows = index.host_edges[within[edges.owner[index.host_edges]]]
     if not len(rows):
-        raise ChangeError("host: no row in this run has such a name")
+        raise ChangeError("host: no row in this run has such a name", index.suggest_names(change.host or ""))
     # Segments of one row follow one another: number their runs, and remove those in which an op was launched.
     inside = np.zeros(len(job.time) + 1, np.bool_)
     inside[edges.target[rows]] = True
@@ -277,7 +277,10 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
     within = index.match_within(change.until or "")
     waiting = np.flatnonzero(within[index.op_path] & ~index.is_collective[:total])
     if not len(waiting):
-        raise ChangeError(f"until: no row in this run that launches work matches {change.until!r}")
+        raise ChangeError(
+            f"until: no row in this run that launches work matches {change.until!r}",
+            index.suggest_names(change.until or ""),
+        )
     for process in np.unique(index.op_process[ops]).tolist():
         mine = ops[index.op_process[ops] == process]
         candidates = waiting[index.op_process[waiting] == process]

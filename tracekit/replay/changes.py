@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -76,7 +77,7 @@ class RunChange:
 
     def describe(self) -> str:
         """Describe the change as `tracekit whatif --change` reads it."""
-        return json.dumps(describe_change(self), ensure_ascii=False)
+        return format_change(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +128,27 @@ def parse_change(text: str) -> RunChange:
         except (ValueError, RecursionError) as error:
             raise ChangeError(f"not JSON: {error}", 'write {"do": "scale", "on": "device", "factor": 0.8}') from error
         return make_change(decoded)
-    values: dict[str, Any] = {}
-    verb, *words = text.split() or [""]
-    values["do"] = verb
+    verb, *words = _split_words(text) or [""]
+    values: dict[str, Any] = {"do": verb}
     for word in words:
         name, sign, value = word.partition("=")
         if not sign and name in get_args(Target) and "on" not in values:
             values["on"] = name
         elif not sign:
-            raise ChangeError(f"{word!r} is not name=value", _list_fields())
+            raise ChangeError(f"{word!r} is neither a target nor name=value", _list_fields())
         else:
             values[name] = _parse_field_text(name, value)
     return make_change(values)
+
+
+def _split_words(text: str) -> list[str]:
+    """Split a text at spaces outside quotes; a backslash is part of a pattern. Raises `ChangeError`."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        return list(lexer)
+    except ValueError as error:
+        raise ChangeError(f"{text}: a quote is not closed", 'write op="Pageable -> Device", or JSON') from error
 
 
 def _parse_field_text(name: str, text: str) -> Any:
@@ -174,7 +184,7 @@ _OWN = {"factor", "to_us", "host", "until", "workers"}
 def _check_names(values: Any) -> tuple[VerbRecord, Verb, Target]:
     """Check the verb, the target and the names of the fields. Raises `ChangeError`."""
     if not isinstance(values, Mapping):
-        raise ChangeError("a change is an object", 'write {"do": "scale", "on": "device", "factor": 0.8}')
+        raise ChangeError("a change is a JSON object", 'write {"do": "scale", "on": "device", "factor": 0.8}')
     if unknown := [name for name in values if name not in FIELDS]:
         near = did_you_mean(str(unknown[0]), FIELDS)
         raise ChangeError(f"a change has no field {unknown[0]!r}{near}", _list_fields())
@@ -231,22 +241,28 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
     return frozenset(values)
 
 
+_NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
+    ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
+    ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
+    ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
+    ("remove", "range"): (("range",), "range", "name it: range=validation"),
+    ("graph", "range"): (("range", "stage", "by"), "range", "name it: range=decode, or stage=gen"),
+}
+"""By verb and target: fields with at least one required, the word for the missing name, and a hint."""
+
+
 def _check_precise(change: RunChange) -> RunChange:
-    """Refuse changes that name nothing. Raises `ChangeError`."""
-    where = change.where
-    if change.do == "unwait" and not (where.row or where.by or where.range):
-        raise ChangeError("unwait names no calls", 'name the op that waits: "by": "aten::item"')
-    if change.do == "remove" and change.on != "range" and not (where.op or where.by or where.work):
-        raise ChangeError("remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"')
-    if change.do == "graph" and not (where.range or where.stage or where.by):
-        raise ChangeError("graph names no range", 'name it: "range": "decode", or "stage": "gen"')
-    if change.do == "remove" and change.on == "range" and not where.range:
-        raise ChangeError("remove names no range", 'name it: "range": "validation"')
+    """Refuse changes that name nothing, or change nothing. Raises `ChangeError`."""
+    fields, missing, hint = _NAMING.get((change.do, change.on), ((), "", ""))
+    if fields and not any(getattr(change.where, name) for name in fields):
+        raise ChangeError(f"{change.do} names no {missing}", hint)
+    if change.do == "scale" and change.factor == 1:
+        raise ChangeError("factor: 1 changes nothing", "0.8 makes the selected work last 80 % as long")
     return change
 
 
 def _list_fields() -> str:
-    return f"fields: {', '.join(FIELDS)}"
+    return f"targets: {', '.join(get_args(Target))}; fields: {', '.join(FIELDS[2:])}"
 
 
 def describe_change(change: RunChange) -> dict[str, Any]:
@@ -258,6 +274,38 @@ def describe_change(change: RunChange) -> dict[str, Any]:
             described[name] = sorted(value) if isinstance(value, frozenset) else value
     record = VERBS[change.do]
     for name in (*record.required, *record.optional):
-        if name not in Selection.__dataclass_fields__ and getattr(change, name) is not None:
-            described[name] = getattr(change, name)
+        value = None if name in Selection.__dataclass_fields__ else getattr(change, name)
+        if value is not None:
+            described[name] = value
     return described
+
+
+def format_change(change: RunChange) -> str:
+    """Format a change as words that `parse_change` reads, or as JSON if a name contains both kinds of quotes.
+
+    >>> format_change(parse_change('{"do": "remove", "op": "a b", "rank": [0, 2]}'))
+    'remove device op="a b" rank=0,2'
+    """
+    fields = describe_change(change)
+    words: list[str] = [change.do, change.on] if len(VERBS[change.do].targets) > 1 else [change.do]
+    for name, value in fields.items():
+        if name in ("do", "on"):
+            continue
+        if name in _SETS:
+            words.append(f"{name}={','.join(map(str, value))}")
+        elif isinstance(value, str):
+            words.append(f"{name}={_quote(value)}")
+        else:
+            number = int(value) if isinstance(value, float) and value.is_integer() else value
+            words.append(f"{name}={json.dumps(number)}")
+    text = " ".join(words)
+    is_quotable = not any({'"', "'"} <= set(str(value)) for value in fields.values() if isinstance(value, str))
+    return text if is_quotable else json.dumps(fields, ensure_ascii=False)
+
+
+def _quote(text: str) -> str:
+    """Quote a text with spaces or quotes."""
+    if text and not re.search(r"[\s'\"]", text):
+        return text
+    mark = "'" if '"' in text else '"'
+    return f"{mark}{text}{mark}"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded
+from tracekit.model.units import format_ranges
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.replay.changes import RunChange, Selection
@@ -114,20 +115,37 @@ class JobIndex:
 
     def suggest(self, change: RunChange) -> str:
         """Name what a pattern of the change may have meant, for each pattern that no name matches."""
-        where, hints = change.where, []
+        where, hints = change.where, self._suggest_numbers(change.where)
         for field, is_op in (("range", False), ("by", False), ("row", False), ("before", False), ("op", True)):
             pattern = getattr(where, field)
             if pattern and not (self.match_ops(pattern) if is_op else self.match_paths(pattern)).any():
-                names = {
-                    text for graph in self.job.processes for text in (graph.ops if is_op else graph.paths).name.texts
-                }
-                near = get_close_matches(pattern, names, 3, 0.4)
-                hints.append(
-                    f"{field}: " + (f"did you mean {', '.join(near)}" if near else f"no name matches {pattern!r}")
-                )
+                hints.append(f"{field}: {self.suggest_names(pattern, is_op=is_op)}")
         if where.group and not any(re.search(where.group, text) for text in self.group):
             hints.append(f"group: the groups are {', '.join(sorted({text for text in self.group if text})[:6])}")
-        return "; ".join(hints) or "each pattern matches something, but not together, or not for long enough"
+        return "; ".join(hints) or "each pattern matches something, but nothing matches all of them and is long enough"
+
+    def suggest_names(self, pattern: str, *, is_op: bool = False) -> str:
+        """Suggest names of rows or ops for a pattern that none matches."""
+        names = {text for graph in self.job.processes for text in (graph.ops if is_op else graph.paths).name.texts}
+        letters = _keep_letters(pattern)
+        near = sorted(name for name in names if letters and letters in _keep_letters(name))[:3]
+        near = near or get_close_matches(pattern, names, 3, 0.4)
+        return f"did you mean {', '.join(near)}?" if near else f"no name matches {pattern!r}"
+
+    def _suggest_numbers(self, where: Selection) -> list[str]:
+        """List the recorded ranks and steps, if the selection names none of them."""
+        ranks = {graph.source.rank for graph in self.job.processes if graph.source.rank is not None}
+        steps = {
+            int(number)
+            for graph in self.job.processes
+            for number in graph.steps.number.values[~graph.steps.number.missing]
+        }
+        recorded = (("rank", where.rank, ranks), ("step", where.step, steps))
+        return [
+            f"{field}: recorded are {format_ranges(known)}"
+            for field, chosen, known in recorded
+            if chosen is not None and known and not chosen & known
+        ]
 
     def mark_times_within(self, pattern: str, process: Ints, time: Ints) -> Mask:
         """Mark recorded times at which any thread of the process is in a row of a matching name."""
@@ -192,6 +210,11 @@ class JobIndex:
                 of_row = np.array([*of_text, -1])[np.append(stages.stage.codes, -1)]
                 stage[mine] = of_row[stages.row_at(time[mine])]
         return stage
+
+
+def _keep_letters(name: str) -> str:
+    """Keep letters and digits, in lower case: `reduce_scatter` is part of `ncclDevKernel_ReduceScatter`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _shift(numbers: Numbers, first: int) -> Ints:

@@ -1,32 +1,37 @@
-"""Answers to what-if questions: the step with each change, what the change touches, and the critical path."""
+"""Answers of `tracekit whatif`: the step with each change, the work that it touches, and the critical path."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.job.report.tables import parse_headings, select_filled_sheets
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report, Section, Sheet
-from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
-from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, TRANSFER, Ints
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path, name_owners
+from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
 from tracekit.replay.plan import Plan
 from tracekit.replay.predict import Prediction
-from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
+from tracekit.replay.what_if_tables import (
+    count_steps,
+    list_touched_edges,
+    make_changed_stage_sheet,
+    make_ledger_sheets,
+    make_path_sheet,
+    make_replay_sheet,
+    make_touched_sheet,
+    measure_path_cover,
+)
 
 MOST_RESIDUAL = 0.2
 """No step is predicted where a larger share of the critical path has no explanation."""
 
-MAX_PATH_ROWS = 200
+LEAST_UNCOVERED = 0.01
+"""Share of the critical path before the recording from which on a note mentions it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +45,16 @@ class WhatIf:
     predictions: tuple[Prediction, ...]
     path: CriticalPath
 
+    @property
+    def unit(self) -> str:
+        """Name of the unit of time: a capture without a step number is not called a step."""
+        return "step" if (self.steps.number >= 0).any() else "capture"
+
+    @property
+    def residual_share(self) -> float:
+        """Share of the recorded critical path that no dependency explains."""
+        return measure_path_cover(self.steps, self.recorded_path, self.job.time).residual_share
+
 
 def answer_what_if(job: JobGraph, steps: JobSteps, predictions: Sequence[Prediction] = ()) -> WhatIf:
     """Collect the answer: the critical path as recorded, and after the last change."""
@@ -50,121 +65,135 @@ def answer_what_if(job: JobGraph, steps: JobSteps, predictions: Sequence[Predict
     return WhatIf(job, steps, measure_step_times(steps, job.time), recorded, tuple(predictions), path)
 
 
-def build_what_if_report(answer: WhatIf, title: str, notes: Sequence[str] = ()) -> Report:
+def build_what_if_report(answer: WhatIf, title: str, facts: Sequence[str] = (), cautions: Sequence[str] = ()) -> Report:
     """Build the report of an answer: the changes, what they touch, the critical path, and the ledger of each rank."""
     return Report(
         title=title,
         tool_version=VERSION,
-        identity=tuple(_describe_run(answer)),
+        identity=_list_identity(answer, facts),
         answer=_describe_answer(answer),
-        overview=_list_changes(answer) if answer.predictions else None,
+        overview=_list_predictions(answer) if answer.predictions else None,
         sections=tuple(_build_sections(answer)),
-        cautions=(*notes, *_list_cautions(answer)),
+        cautions=(*cautions, *_list_cautions(answer)),
     )
 
 
+def _list_identity(answer: WhatIf, facts: Sequence[str]) -> tuple[str, ...]:
+    unexplained = format_quantity(answer.residual_share, "ratio")
+    return (*(facts or _describe_run(answer)), f"{unexplained} of the critical path unexplained")
+
+
 def _describe_run(answer: WhatIf) -> Iterator[str]:
-    processes = len(answer.job.processes)
+    processes, steps = len(answer.job.processes), count_steps(answer.steps)
     yield f"{processes} {choose_plural(processes, 'process', 'processes')}"
-    numbers = {int(number) for number in answer.steps.number}
-    count = len(numbers)
-    yield f"{count} {choose_plural(count, 'step')} of {format_quantity(answer.recorded.mean_ns, 'ns')}"
-    yield f"{format_quantity(answer.recorded_path.residual_share, 'ratio')} of the critical path unexplained"
+    yield f"{steps} {choose_plural(steps, answer.unit)}"
 
 
 def _describe_answer(answer: WhatIf) -> str:
-    """Describe the step with all changes, or what the step consists of."""
+    """Describe the step with all changes, or as recorded."""
     before = answer.recorded.mean_ns
     if not answer.predictions:
-        return f"the step takes {format_quantity(before, 'ns')}; no change was given"
+        return f"{answer.unit} {format_quantity(before, 'ns')} as recorded (no change was given)"
     after = answer.predictions[-1].step.mean_ns
     share = format_signed((after - before) / before, "ratio") if before else ""
     return (
-        f"predicted: {format_quantity(before, 'ns', 4)} → {format_quantity(after, 'ns', 4)} per step "
+        f"predicted {answer.unit}: {format_quantity(before, 'ns')} → {format_quantity(after, 'ns')} "
         f"({format_signed(after - before, 'ns')}, {share})"
     )
 
 
 def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[str]:
     if answer.predictions or is_predicted:
-        yield (
-            "work is assumed to last as long as recorded: kernels that slow each other down, clocks and caches are not modeled"
-        )
+        yield "durations are constants: contention between kernels, clocks and caches are not modeled"
     if answer.job.unmatched:
         count = answer.job.unmatched
         yield (
-            f"{count} {choose_plural(count, 'collective')} matched no other rank: their waits for other ranks count as transfer"
+            f"{count:,} {choose_plural(count, 'collective has', 'collectives have')} no partner among the recorded ranks: "
+            "waits for other ranks count as part of the collective"
         )
+    if _splits_steps(answer):
+        yield (
+            "some ranks recorded a step in several files: the time here is the mean over the recordings, "
+            "shorter than the step in `tracekit analyze`"
+        )
+    path = answer.path
+    if path.length_ns and path.before_ns > LEAST_UNCOVERED * path.length_ns:
+        covered = format_quantity(path.length_ns - path.before_ns, "ns")
+        yield f"the critical path covers the last {covered}: no dependency leads from there to earlier recordings"
+
+
+def _splits_steps(answer: WhatIf) -> bool:
+    """Check whether a rank recorded one step in several processes, such as one file per stage."""
+    job, steps = answer.job, answer.steps
+    sources = [job.processes[process].source for process in steps.process.tolist()]
+    parts = {
+        (source.rank, number, process)
+        for source, number, process in zip(sources, steps.number.tolist(), steps.process.tolist(), strict=True)
+        if source.rank is not None
+    }
+    return any(count > 1 for count in Counter(part[:2] for part in parts).values())
 
 
 _CHANGES = parse_headings("""
-    number | # | count
+    number | # | id
     change | change
-    ops | ops | count | Device ops whose length or launch changed.
-    waits | waits | count | Calls whose wait for the device was dropped or moved.
-    host_ns | host time | ns | Host time taken off, over all ranks and steps.
+    ops | ops | count | Device ops whose length changed.
+    waits | waits | count | Waits that the change removed: of calls for the device, and between streams.
+    host_ns | host time | ns | Host time taken off, over all ranks and recorded steps.
     step_ns | step | ns | Predicted step with this change and those before it.
     gain_ns | saved | ns | Against the step before this change.
-    alone_ns | alone | ns | Saved by this change alone.
+    alone_ns | alone | ns | Saved by this change without the others.
 """)
 
 
-def _list_changes(answer: WhatIf) -> Sheet:
+def _list_predictions(answer: WhatIf) -> Sheet:
     """List the changes with the predicted steps."""
     rows, before = [], answer.recorded.mean_ns
-    for number, prediction in enumerate(answer.predictions, 1):
-        step = prediction.step.mean_ns
-        touched = prediction.touched
+    touched_edges = list_touched_edges(answer.job, answer.predictions)
+    for prediction, edges in zip(answer.predictions, touched_edges, strict=True):
+        step, touched = prediction.step.mean_ns, prediction.touched
+        change, waits = prediction.change.describe(), int(edges.is_dropped.sum())
         gain, alone = before - step, answer.recorded.mean_ns - prediction.alone_ns
-        rows.append(
-            (number, prediction.change.describe(), touched.ops, touched.waits, touched.host_ns, step, gain, alone)
-        )
+        rows.append((edges.number, change, touched.ops, waits, touched.host_ns, step, gain, alone))
         before = step
-    names = [heading.name for heading in _CHANGES]
-    return make_sheet("changes", "Predicted steps", _CHANGES, from_rows(names, rows))
+    return make_replay_sheet("changes", f"Predicted {answer.unit}s", _CHANGES, rows)
 
 
 def build_plan_report(
-    answer: WhatIf, plan: Plan, unplanned: Sequence[str], title: str, notes: Sequence[str] = ()
+    answer: WhatIf, plan: Plan, unplanned: Sequence[str], title: str, facts: Sequence[str] = ()
 ) -> Report:
     """Build the report of a plan: the fixes in order, their changes, the critical path, and the ledger of each rank."""
+    fixes = (Section("fixes", "Changes of the fixes", sheets=(_list_changes_of_fixes(plan),)),) if plan.fixes else ()
     return Report(
         title=title,
         tool_version=VERSION,
-        identity=tuple(_describe_run(answer)),
-        answer=_describe_plan(plan),
+        identity=_list_identity(answer, facts),
+        answer=_describe_plan(answer, plan),
         overview=_list_fixes(plan) if plan.fixes else None,
-        sections=(
-            *(
-                (Section("fixes", "Changes of the fixes", sheets=(_list_changes_of_fixes(plan),)),)
-                if plan.fixes
-                else ()
-            ),
-            *_build_sections(answer),
-        ),
-        cautions=(*notes, *_list_cautions(answer, is_predicted=bool(plan.fixes)), *unplanned),
+        sections=(*fixes, *_build_sections(answer)),
+        cautions=(*_list_cautions(answer, is_predicted=bool(plan.fixes)), *unplanned),
     )
 
 
-def _describe_plan(plan: Plan) -> str:
+def _describe_plan(answer: WhatIf, plan: Plan) -> str:
     """Describe the step after all fixes."""
-    recorded = format_quantity(plan.recorded_ns, "ns", 4)
+    recorded = format_quantity(plan.recorded_ns, "ns")
     if not plan.fixes:
-        return f"the step takes {recorded}; no finding names a change that can be replayed"
+        return f"{answer.unit} {recorded} as recorded; no fix of a finding can be replayed"
     count, last = len(plan.fixes), plan.fixes[-1].step_ns
     share = format_signed((last - plan.recorded_ns) / plan.recorded_ns, "ratio") if plan.recorded_ns else ""
-    fixes = f"{count} {choose_plural(count, 'fix', 'fixes')}"
     return (
-        f"predicted: {recorded} → {format_quantity(last, 'ns', 4)} per step ({share}) with the {fixes} of the findings"
+        f"predicted {answer.unit} with {count} {choose_plural(count, 'fix', 'fixes')}: {recorded} → "
+        f"{format_quantity(last, 'ns')} ({format_signed(last - plan.recorded_ns, 'ns')}, {share})"
     )
 
 
 _PLAN = parse_headings("""
-    number | # | count
+    number | # | id
     fix | finding
     step_ns | step | ns | Predicted step with this fix and those before it.
-    gain_ns | saves | ns | Against the step before this fix.
-    alone_ns | alone | ns | Saved by this fix alone.
+    gain_ns | saved | ns | Against the step before this fix.
+    alone_ns | alone | ns | Saved by this fix without the others.
     last_ns | after all others | ns | Saved once all other fixes are made.
     behind | behind | text | The earlier fix that leaves this one little to save.
 """)
@@ -184,112 +213,30 @@ def _list_fixes(plan: Plan) -> Sheet:
         )
         for number, fix in enumerate(plan.fixes, 1)
     ]
-    return make_sheet("plan", "Plan: fix one finding after the other", _PLAN, from_rows([h.name for h in _PLAN], rows))
+    return make_replay_sheet("plan", "Fixes of the findings, one after the other", _PLAN, rows)
 
 
 _FIXES = parse_headings("""
-    number | # | count
+    number | # | id
     change | change | text | As `tracekit whatif --change` reads it.
 """)
 
 
 def _list_changes_of_fixes(plan: Plan) -> Sheet:
-    """List what each fix changes."""
+    """List the changes of each fix."""
     rows = [(number, change.describe()) for number, fix in enumerate(plan.fixes, 1) for change in fix.fix.changes]
-    return make_sheet("fixes", "What each fix changes", _FIXES, from_rows([h.name for h in _FIXES], rows))
-
-
-_TOUCHED = parse_headings("""
-    number | # | count
-    stage | stage
-    device_ns | device time | ns | Change of the length of ops, over all ranks and steps.
-    host_ns | host time | ns | Change of host time, over all ranks and steps.
-""")
-
-_PATH = parse_headings("""
-    rank | rank | id
-    kind | kind
-    name | row or op
-    step_ns | per step | ns | Time on the critical path, per counted step.
-    share | share | ratio | Of the critical path.
-""")
-
-_LEDGER = parse_headings("""
-    rank | rank | id
-    window_ns | window | ns | From the begin of the first counted step to the end of the last.
-    work_ns | work | ns | Time in which a device of the rank worked; collectives count from the last arrival on.
-    kind | owner of the rest
-    owner_rank | owner's rank | id
-    name | row or op
-    ns | time | ns
-    share | share | ratio | Of the window.
-""")
+    return make_replay_sheet("fixes", "Changes by fix", _FIXES, rows)
 
 
 def _build_sections(answer: WhatIf) -> Iterator[Section]:
-    """Build the sections: what changed by stage, the critical path, and the ledger."""
+    """Build the sections: changed work, critical path, and ledger."""
+    job, steps = answer.job, answer.steps
     if answer.predictions:
-        yield Section("touched", "What the changes touch", sheets=(_list_touched_stages(answer),))
+        touched = make_touched_sheet(job, answer.predictions), make_changed_stage_sheet(job, answer.predictions)
+        yield Section("touched", "Changed work", sheets=select_filled_sheets(*touched))
     after = " after the changes" if answer.predictions else ""
-    yield Section("critical_path", f"Critical path{after}", sheets=(_list_path(answer),))
-    yield Section("ledger", "Where each rank's time went, as recorded", sheets=(_list_ledger(answer),))
-
-
-def _list_touched_stages(answer: WhatIf) -> Sheet:
-    """List the altered time by change and stage."""
-    job, edges = answer.job, answer.job.edges
-    index = JobIndex(job)
-    sums: dict[tuple[int, str | None], list[int]] = {}
-    before = edges.weight
-    for number, prediction in enumerate(answer.predictions, 1):
-        after = prediction.weight
-        for place, kinds in enumerate(((KERNEL, COPY, TRANSFER), HOST_KINDS)):
-            rows = np.flatnonzero((before != after) & np.isin(edges.kind, kinds))
-            at = job.time[edges.target[rows]] - 1 if place else index.op_at_ns[edges.owner[rows]]
-            change = np.maximum(after[rows], 0) - np.maximum(before[rows], 0)
-            stages = _find_stage_names(job, index.edge_process[rows], at)
-            for stage, ns in zip(stages, change.tolist(), strict=True):
-                sums.setdefault((number, stage), [0, 0])[place] += ns
-        before = after
-    in_order = sorted(sums.items(), key=lambda item: (item[0][0], sum(item[1])))
-    listed = [(number, stage, *both) for (number, stage), both in in_order]
-    return make_sheet("touched", "Changed time by stage", _TOUCHED, from_rows([h.name for h in _TOUCHED], listed))
-
-
-def _find_stage_names(job: JobGraph, process: Ints, time: Ints) -> list[str | None]:
-    """Name the outermost stage of each process at a time; None outside any."""
-    names: npt.NDArray[np.object_] = np.full(len(time), None, object)
-    for number, graph in enumerate(job.processes):
-        mine = np.flatnonzero(process == number)
-        if len(mine) and len(graph.stages):
-            row = graph.stages.row_at(time[mine])
-            texts = np.array([*graph.stages.stage.texts, None], object)
-            names[mine] = texts[np.append(graph.stages.stage.codes, -1)[row]]
-    listed: list[str | None] = names.tolist()
-    return listed
-
-
-def _list_path(answer: WhatIf) -> Sheet:
-    """List the critical path by owner, per counted step."""
-    owned = name_owners(answer.job, answer.path.spent_ns[: len(answer.job.edges.source)])
-    length = answer.path.length_ns
-    count = max(len({int(number) for number in answer.steps.number}), 1)
-    ns = owned["ns"]
-    frame = owned.with_columns(step_ns=ns / count, share=ns / max(length, 1))
-    shown = frame.head(MAX_PATH_ROWS)
-    return make_sheet("critical_path", "Critical path by owner", _PATH, shown)
-
-
-def _list_ledger(answer: WhatIf) -> Sheet:
-    """List the largest owners of the time in which each rank's devices did not work."""
-    ledger = close_ledger(answer.job, answer.steps)
-    rows: list[tuple[Any, ...]] = []
-    for place, process in enumerate(ledger.process.tolist()):
-        rank = answer.job.processes[process].source.rank
-        window, work = int(ledger.window_ns[place]), int(ledger.work_ns[place])
-        owned: Frame = name_owners(answer.job, ledger.owed_ns[place])
-        for row in owned.head(20).rows("rank", "kind", "name", "ns"):
-            rows.append(
-                (rank, window, work, row["kind"], row["rank"], row["name"], row["ns"], row["ns"] / max(window, 1))
-            )
-    return make_sheet("ledger", "Owners of idle time", _LEDGER, from_rows([h.name for h in _LEDGER], rows))
+    time = answer.predictions[-1].timing.time if answer.predictions else job.time
+    cover = measure_path_cover(steps, answer.path, time)
+    yield Section("critical_path", f"Critical path{after}", sheets=(make_path_sheet(job, answer.path, cover),))
+    sheets = make_ledger_sheets(job, steps, close_ledger(job, steps))
+    yield Section("ledger", "Time without device work by owner, as recorded", sheets=select_filled_sheets(*sheets))

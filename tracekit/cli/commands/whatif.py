@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="whatif", cls=GroupedCommand, short_help="Predict the step with a change.")
+@click.command(name="whatif", cls=GroupedCommand, short_help="Predict the step with fixes or changes.")
 @opt.add_paths()
 @click.option(
     "-c",
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "changes",
     multiple=True,
     metavar="CHANGE",
-    help="A change: 'scale device rank=2 factor=0.8', or JSON. Repeatable; each adds to those before it.",
+    help="A change as words (see above) or JSON. Repeatable: each adds to those before it.",
 )
 @opt.add_results("result", ("text", "json", "md", "html", "csv"), folders=("csv",))
 @opt.ranks
@@ -43,15 +43,33 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    r"""Replay a run with changes: predict its step, and show the critical path after them.
+    """Predict the step of a run with changes, and its critical path.
 
-    PATH is the profile of one run. The replay builds the dependencies between host threads, launches, streams and ranks,
-    and times all of it again. Without `--change` it shows the critical path and where each rank's time went.
+    PATH is the profile of one run. It is replayed as a dependency graph of host threads, launches, streams and ranks.
+    Without `--change`, it predicts the step with the fixes of the findings, one after the other.
+    The report also has the critical path, and the owner of all time without device work.
 
     \b
-    tracekit whatif run/ --change 'scale device rank=2 factor=0.8'
-    tracekit whatif run/ --change 'unwait by=aten::item' --change 'remove op=HtoD.*Pageable host=aten::to'
-    """
+    tracekit whatif run/
+    tracekit whatif run/ -c 'scale device rank=2 factor=0.8'
+    tracekit whatif run/ -c 'unwait by=aten::item' -c 'scale collective op=ReduceScatter factor=0.5'
+
+    A change is a verb, its target (host, device, collective or range), and fields. Patterns P are regular expressions.
+
+    \b
+    scale factor=F     multiply the length of host, device or collective work
+    set to_us=N        shorten it to N µs
+    remove             remove ops, collectives or a range
+    unwait             let calls return without waiting for the device
+    unblock op=P       make copies asynchronous
+    hide until=P       let only work inside the row P wait for collectives
+    equalise           let ops last as long as on the median rank
+    prefetch range=P   prepare a range on other threads, ahead of time
+    graph              launch all ops of a stage or range with one call
+
+    Further fields select work: rank=, step=, stage=, range= (around it), row= (innermost op), by= (an op around it), op= (kernel,
+    copy or collective), group= (process group). docs/whatif.md lists every field.
+    """  # noqa: D301 - click reads the escape
     from tracekit.cli import report_outputs as out
     from tracekit.pipeline.replaying import ask_what_if
 
