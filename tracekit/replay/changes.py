@@ -35,13 +35,14 @@ class ChangeError(TracekitError):
 class Selection:
     """Part of a run; None selects all. Patterns are regular expressions, searched for in names.
 
-    - `stage`: while the process is in this stage, by its canonical or its recorded name.
+    - `stage`: while the process is in this stage, by its canonical or its recorded name; "" for outside any stage.
     - `range`, `not_range`: while any thread is in such a row; `row`: the innermost row; `by`: a row around it, or around
       the launch of an op.
     - `op`: kernel, copy or collective; `group`: its process group.
     - `work`: ops of a class: plain, unaligned, attention, products, loss, chain, layout … (`tracekit.process.ops.op_classes`).
     - `silent`: only time in which the host recorded no op and no call.
-    - `at_least_us`: only stretches of selected host time this long; `longer_than_us`: only ops this long.
+    - `at_least_us`: only stretches of selected host time this long; `longer_than_us`: only ops this long; `smaller_bytes`: only collectives of
+      a message smaller than this.
     - `before`: the time just before a row; `nth`: only the n-th range of each step, from 0.
     """
 
@@ -58,6 +59,7 @@ class Selection:
     silent: bool = False
     at_least_us: float = 0.0
     longer_than_us: float = 0.0
+    smaller_bytes: float = 0.0
     before: str | None = None
     nth: frozenset[int] | None = None
 
@@ -115,7 +117,7 @@ VERBS: Mapping[str, VerbRecord] = {
 
 _TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host")
 _SETS = ("rank", "step", "nth")
-_NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us")
+_NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us", "smaller_bytes")
 _LARGEST = {"factor": 10**6, "workers": 10**6}
 FIELDS = ("do", "on", *_TEXTS, *_SETS, *_NUMBERS, "silent", "workers")
 
@@ -245,7 +247,7 @@ _NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
     ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
     ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
     ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
-    ("remove", "range"): (("range",), "range", "name it: range=validation"),
+    ("remove", "range"): (("range", "stage"), "range", "name it: range=validation"),
     ("graph", "range"): (("range", "stage", "by"), "range", "name it: range=decode, or stage=gen"),
 }
 """By verb and target: fields with at least one required, the word for the missing name, and a hint."""

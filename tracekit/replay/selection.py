@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
 from tracekit.model.stages import get_canonical_stage
-from tracekit.model.tables.arrays import Coded
+from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.units import format_ranges
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
@@ -56,7 +56,7 @@ class JobIndex:
         self.is_collective = _concatenate(job, lambda number: job.processes[number].ops.is_collective).astype(np.bool_)
         self.is_copy = _concatenate(job, lambda number: job.processes[number].ops.is_copy).astype(np.bool_)
         self.op_at_ns = _concatenate(job, _find_op_times(job))
-        self.group = _look_up_groups(job)
+        self.group, self.message_bytes = _look_up_groups(job), _look_up_message_sizes(job)
         self._paths: dict[str, Mask] = {}
         self._within: dict[str, Mask] = {}
         self._ops: dict[str, Mask] = {}
@@ -262,6 +262,18 @@ def _look_up_groups(job: JobGraph) -> npt.NDArray[np.object_]:
 _SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "gc", "off_cpu", "sample")]
 
 
+def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
+    """Look up the bytes of each op's message; infinite for none, and where it was not recorded."""
+    size = np.full(int(job.first_op[-1]), np.inf)
+    for number, graph in enumerate(job.processes):
+        rows = np.flatnonzero(graph.meetings.op >= 0)
+        recorded = graph.meetings.rows["size_bytes"] if len(rows) else None
+        if isinstance(recorded, Nullable):
+            known = rows[~recorded.missing[rows]]
+            size[graph.meetings.op[known] + job.first_op[number]] = recorded.values[known]
+    return size
+
+
 def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
     """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
     job = index.job
@@ -338,6 +350,8 @@ def select_ops(index: JobIndex, where: Selection, on: str) -> Ints:
         chosen &= np.array([compiled.search(text) is not None for text in index.group], np.bool_)
     if where.work:
         chosen &= _concatenate(index.job, _find_class(index.job, where.work))
+    if where.smaller_bytes:
+        chosen &= index.message_bytes < where.smaller_bytes
     if where.longer_than_us:
         chosen &= index.op_ns > where.longer_than_us * MICRO
     if on in ("device", "collective"):
@@ -351,7 +365,7 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
     if where.rank is not None:
         ranks = [graph.source.rank in where.rank for graph in index.job.processes]
         chosen &= np.array([*ranks, False])[process]
-    if where.stage:
+    if where.stage is not None:
         chosen &= _mark_stage(index, where.stage, process, time)
     if where.range:
         chosen &= index.mark_times_within(where.range, process, time)
@@ -370,10 +384,11 @@ def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
     for number, graph in enumerate(index.job.processes):
         mine, stages = np.flatnonzero(process == number), graph.stages
         if not len(mine) or not len(stages):
+            chosen[mine] = not stage
             continue
         role = graph.source.role
         is_it = [stage in (text, get_canonical_stage(text, role)) for text in stages.stage.texts]
-        chosen[mine] = np.array([*is_it, False])[np.append(stages.stage.codes, -1)[stages.row_at(time[mine])]]
+        chosen[mine] = np.array([*is_it, not stage])[np.append(stages.stage.codes, -1)[stages.row_at(time[mine])]]
     return chosen
 
 

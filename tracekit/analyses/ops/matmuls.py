@@ -440,7 +440,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
             ratio,
             tuple(_explain_doubts(loss, limit)),
             changes=(write_change("scale", "device", work="unaligned", factor=max(1 - loss.ns / busy, 0)),)
-            if busy
+            if loss.ns > 0
             else (),
         )
 

@@ -301,7 +301,8 @@ def _list_changes(row: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:
     yield write_change("graph", by=optimizer)
     if on_device and row["kernel_ns"]:
         factor = max(1 - _estimate_reread_ns(row) / row["kernel_ns"], 0)
-        yield write_change("scale", "device", by=optimizer, factor=factor)
+        if factor < 1:
+            yield write_change("scale", "device", by=optimizer, factor=factor)
 
 
 def _estimate_reread_ns(row: Mapping[str, Any]) -> float:

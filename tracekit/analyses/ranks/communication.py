@@ -411,6 +411,7 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
         round(gain),
         ratio,
         tuple(caveats),
+        changes=(write_change("set", "collective", smaller_bytes=limit["small_bytes"], to_us=0),),
     )
     return SmallCollectives(small, finding, None)
 

@@ -282,9 +282,9 @@ def _find_slow_weight_sync(
             divide_or_none(gain, sync.step_ns),
             tuple(_list_weight_sync_caveats(sync, total)),
             changes=tuple(
-                write_change("scale", on, stage=WEIGHT_SYNC_STAGE, factor=min(ideal / sync.wall_ns, 1.0))
+                write_change("scale", on, stage=WEIGHT_SYNC_STAGE, factor=ideal / sync.wall_ns)
                 for on in ("host", "collective", "device")
-                if sync.origin != "log" and ideal
+                if sync.origin != "log" and 0 < ideal < sync.wall_ns
             ),
         )
 

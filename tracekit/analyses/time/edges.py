@@ -24,6 +24,7 @@ from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number
 from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sum_by_keys
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -170,6 +171,7 @@ def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thres
                 ("mostly unknown host time: this trace does not contain other processes (dispatch, reward)",)
                 if 2 * unseen > idle
                 else (),
+                changes=(write_change("set", "host", stage="", to_us=0),),
             )
         )
     return findings

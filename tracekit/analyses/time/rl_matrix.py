@@ -43,6 +43,7 @@ from tracekit.model.tables.frame import (
     texts,
     where,
 )
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -102,6 +103,7 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
             round(stage.per_step_ns),
             stage.share,
             ("a planned stage: the saving depends on how much less often or shorter it can run",),
+            changes=(write_change("remove", "range", stage=stage.canonical),),
         )
 
 
