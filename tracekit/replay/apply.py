@@ -349,12 +349,12 @@ AS_IT_IS, NOWHERE_ELSE = -1, -2
 class _PlacedWork:
     """Work of all processes by where it is done: the step, the stage and the name."""
 
-    def __init__(self, index: JobIndex, process: Ints, at: Ints, name: Ints, lengths: Ints) -> None:
+    def __init__(self, index: JobIndex, process: Ints, time: Ints, name: Ints, lengths: Ints) -> None:
         self.index, self.process, self.lengths = index, process, lengths
-        step, stage = index.step_at(process, at), index.stage_at(process, at)
+        step, stage = index.step_at(process, time), index.stage_at(process, time)
         _, where = np.unique(np.stack((step, stage, name)), axis=1, return_inverse=True)
         self.where = where.reshape(-1)
-        order = np.lexsort((at, self.where, process))
+        order = np.lexsort((time, self.where, process))
         fresh = np.append(True, (np.diff(process[order]) != 0) | (np.diff(self.where[order]) != 0))
         begin = np.flatnonzero(fresh)
         size = np.diff(np.append(begin, len(order)))
@@ -381,19 +381,19 @@ class _PlacedWork:
         counted = ~self.mark_ranks(ranks) if ranks is not None else np.ones(len(self.process), np.bool_)
         parts = np.flatnonzero(counted[self.of_part])
         of_part = self.where[self.of_part]
-        totals = _compute_group_medians(of_part[parts], self.total[parts], int(self.where.max(initial=-1)) + 1)
-        counts = _compute_group_medians(of_part[parts], self.count[parts], int(self.where.max(initial=-1)) + 1)
+        totals = _find_middle_values(of_part[parts], self.total[parts], int(self.where.max(initial=-1)) + 1)
+        counts = _find_middle_values(of_part[parts], self.count[parts], int(self.where.max(initial=-1)) + 1)
         usual_total, usual_count = totals[self.where], counts[self.where]
         own = self.total[self.part]
         key = self.where * (int(self.ordinal.max(initial=0)) + 1) + self.ordinal
         distinct, place = np.unique(key, return_inverse=True)
-        middle = _compute_group_medians(place[counted], self.lengths[counted], len(distinct))[place]
+        middle = _find_middle_values(place[counted], self.lengths[counted], len(distinct))[place]
         scaled = (self.lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
         usual = np.where((usual_count == self.count[self.part]) & (middle >= 0), middle, scaled)
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
 
 
-def _compute_group_medians(group: Ints, values: Ints, count: int) -> Ints:
+def _find_middle_values(group: Ints, values: Ints, count: int) -> Ints:
     """Compute the median of each group 0 … count-1; -1 for an empty one."""
     middle = np.full(count, -1, np.int64)
     order = np.lexsort((values, group))

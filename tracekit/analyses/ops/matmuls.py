@@ -439,10 +439,15 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
             gain,
             ratio,
             tuple(_explain_doubts(loss, limit)),
-            changes=(write_change("scale", "device", work="unaligned", factor=max(1 - loss.ns / busy, 0)),)
-            if loss.ns > 0
-            else (),
+            changes=_write_alignment_changes(loss.ns, busy),
         )
+
+
+def _write_alignment_changes(loss_ns: float, busy_ns: int) -> tuple[str, ...]:
+    """Write the change of the fix: unaligned products take as long as aligned ones."""
+    if loss_ns <= 0:
+        return ()
+    return (write_change("scale", "device", work="unaligned", factor=max(1 - loss_ns / busy_ns, 0)),)
 
 
 def _select_sized_gemms(measured: Measurements, run: str | None, role: str | None) -> Frame:

@@ -30,7 +30,7 @@ from tracekit.model.tables.frame import (
     where,
 )
 from tracekit.model.tables.keys import PROCESS, sum_by_group, sum_by_keys
-from tracekit.model.text.changes import match_names, write_change
+from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -291,13 +291,13 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             round(lost_ns),
             ratio,
             (caveat,),
-            changes=tuple(_list_changes(row, on_device=on_device)),
+            changes=tuple(_write_optimizer_changes(row, on_device=on_device)),
         )
 
 
-def _list_changes(row: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:
+def _write_optimizer_changes(row: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:
     """List the changes of the fix: one launch for all tensors, which are read and written once."""
-    optimizer = match_names([row["name"]])
+    optimizer = write_name_pattern([row["name"]])
     yield write_change("graph", by=optimizer)
     if on_device and row["kernel_ns"]:
         factor = max(1 - _estimate_reread_ns(row) / row["kernel_ns"], 0)

@@ -183,7 +183,7 @@ def _find_unfused_work(
                 yield _report_layout_copies(stage_work, of_stages, thresholds)
             else:
                 scores_ns = sum(_estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages)
-                products_ns = sum(_sum_products(work_of, stage) for stage in stage_work.stages)
+                products_ns = sum(_sum_attention_products(work_of, stage) for stage in stage_work.stages)
                 yield _report_unfused(kind, (scores_ns, products_ns), stage_work, of_stages, thresholds)
 
 
@@ -285,7 +285,7 @@ def _is_large(kind: str, stage_work: StageWork, calls: Frame, thresholds: Thresh
     return kind != "loss" or _sum_calls(_select_calls(calls, stage_work), "copy", "size_bytes") > 0
 
 
-def _sum_products(work_of: WorkOf, stage_work: StageWork) -> int:
+def _sum_attention_products(work_of: WorkOf, stage_work: StageWork) -> int:
     """Sum the time of the products of attention in a stage."""
     return sum(part.busy_ns for part in work_of["products"] if part.window.key == stage_work.window.key)
 
@@ -323,11 +323,11 @@ def _report_unfused(
         gain,
         ratio,
         caveats,
-        changes=tuple(_list_changes(kind, scores_ns, stage_work, products_ns)),
+        changes=tuple(_write_unfused_changes(kind, scores_ns, stage_work, products_ns)),
     )
 
 
-def _list_changes(kind: str, scores_ns: int, stage_work: StageWork, products_ns: int) -> Iterator[str]:
+def _write_unfused_changes(kind: str, scores_ns: int, stage_work: StageWork, products_ns: int) -> Iterator[str]:
     """List the changes of the fix: the ops are gone, and the products of attention no longer write and read scores."""
     yield from stage_work.write_changes("remove", kind)
     if scores_ns and products_ns:

@@ -16,7 +16,7 @@ from tracekit.job.report.tables import make_sheet, parse_headings, select_filled
 from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet
 from tracekit.model.tables.frame import from_rows
-from tracekit.model.text.changes import match_names, write_change
+from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -74,7 +74,9 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
         ratio,
         ("excludes time that overlaps with compute",),
         changes=tuple(
-            write_change("scale", "collective", group=match_names([link.group]), factor=link.rate / link.usual_rate)
+            write_change(
+                "scale", "collective", group=write_name_pattern([link.group]), factor=link.rate / link.usual_rate
+            )
             for link in links
             if link.group
         ),

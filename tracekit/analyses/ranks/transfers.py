@@ -281,12 +281,18 @@ def _find_slow_weight_sync(
             round(gain),
             divide_or_none(gain, sync.step_ns),
             tuple(_list_weight_sync_caveats(sync, total)),
-            changes=tuple(
-                write_change("scale", on, stage=WEIGHT_SYNC_STAGE, factor=ideal / sync.wall_ns)
-                for on in ("host", "collective", "device")
-                if sync.origin != "log" and 0 < ideal < sync.wall_ns
-            ),
+            changes=_write_sync_speed_up(sync, ideal),
         )
+
+
+def _write_sync_speed_up(sync: WeightSync, ideal_ns: float) -> tuple[str, ...]:
+    """Write the changes of the fix: the sync takes as long as its bytes take at the best rate."""
+    if sync.origin == "log" or not 0 < ideal_ns < sync.wall_ns:
+        return ()
+    factor = ideal_ns / sync.wall_ns
+    return tuple(
+        write_change("scale", on, stage=WEIGHT_SYNC_STAGE, factor=factor) for on in ("host", "collective", "device")
+    )
 
 
 def _is_slow_sync(sync: WeightSync, rate_ratio: float) -> bool:

@@ -20,7 +20,7 @@ from tracekit.model.tables.arrays import select_all_rows, select_rows, trim_text
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.keys import group_arrays, sum_by_group
-from tracekit.model.text.changes import match_names, write_change
+from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -157,7 +157,7 @@ def _find_loader_waits(measured: Measurements, waits: Frame, thresholds: Thresho
                 round(cost),
                 cost / step_ns,
                 ("most of the wait overlaps with GPU work and costs little now",) if hidden else (),
-                changes=(write_change("set", "host", by=match_names([name]), to_us=0),),
+                changes=(write_change("set", "host", by=write_name_pattern([name]), to_us=0),),
             )
 
 

@@ -28,7 +28,7 @@ from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sum_by_keys
-from tracekit.model.text.changes import match_names, write_change
+from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host.phases import (
@@ -183,7 +183,7 @@ def _report_allocator_calls(
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
         tuple(caveats),
-        changes=tuple(_list_changes(late)),
+        changes=tuple(_write_call_changes(late)),
     )
 
 
@@ -203,7 +203,7 @@ def _report_recompilation(
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
         ("first steps are known by their number: a resumed run compiles again",),
-        changes=tuple(_list_changes(steady_interruption.rows)),
+        changes=tuple(_write_call_changes(steady_interruption.rows)),
     )
 
 
@@ -223,15 +223,15 @@ def _report_graph_capture(
         round(steady_interruption.lost_ns),
         steady_interruption.lost_ratio,
         ("an engine that frees its memory between steps may have to capture again",),
-        changes=tuple(_list_changes(steady_interruption.rows)),
+        changes=tuple(_write_call_changes(steady_interruption.rows)),
     )
 
 
-def _list_changes(rows: Frame) -> Iterator[str]:
+def _write_call_changes(rows: Frame) -> Iterator[str]:
     """List the changes of the fix: the steps no longer make these calls."""
     names = sorted({*rows.values("name")} - {None, "(others)"})
     if names:
-        calls = match_names(names)
+        calls = write_name_pattern(names)
         yield write_change("set", "host", by=calls, to_us=0)
         yield write_change("unwait", by=calls)
 

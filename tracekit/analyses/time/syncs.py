@@ -21,7 +21,7 @@ from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sort_rows_by_keys, sum_by_keys
-from tracekit.model.text.changes import match_names, write_change
+from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -207,19 +207,19 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Th
         round(lost),
         ratio,
         ("upper bound: the host's work before the next launch may be needed anyway",),
-        changes=tuple(_list_changes(window.canonical, by_op)),
+        changes=tuple(_write_sync_changes(window.canonical, by_op)),
     )
 
 
-def _list_changes(stage: str | None, by_op: Frame) -> Iterator[str]:
+def _write_sync_changes(stage: str | None, by_op: Frame) -> Iterator[str]:
     """List the changes of the fix: these ops, and calls outside any op, no longer wait for the device."""
     idle = by_op.filter(by_op["idle_ns"] > 0)
     ops = [row["op"] for row in idle.rows("op") if row["op"]]
     calls = [row["call"] for row in idle.rows("op", "call") if not row["op"] and row["call"]]
     if ops:
-        yield write_change("unwait", stage=stage, by=match_names(ops))
+        yield write_change("unwait", stage=stage, by=write_name_pattern(ops))
     if calls:
-        yield write_change("unwait", stage=stage, row=match_names(calls))
+        yield write_change("unwait", stage=stage, row=write_name_pattern(calls))
 
 
 def _locate_sync_calls(rows: Frame) -> str | None:

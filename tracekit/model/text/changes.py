@@ -23,10 +23,10 @@ def write_change(do: str, on: str | None = None, **fields: Any) -> str:
     return json.dumps(values, ensure_ascii=False)
 
 
-def match_names(names: Iterable[str]) -> str:
+def write_name_pattern(names: Iterable[str]) -> str:
     r"""Write the pattern that matches exactly these names.
 
-    >>> match_names(["aten::item", "a.b"])
+    >>> write_name_pattern(["aten::item", "a.b"])
     '^(?:aten::item|a\\.b)$'
     """
     return f"^(?:{'|'.join(re.escape(name) for name in dict.fromkeys(names))})$"
