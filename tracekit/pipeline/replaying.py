@@ -18,6 +18,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.trace import Measurements, Source, Want
 from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.cache.saved_measurements import sniff_saved_form
 from tracekit.pipeline.options import Options, parse_optional_numbers
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
@@ -45,6 +46,7 @@ class ReplayedRun:
 
 def replay_run(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> ReplayedRun:
     """Build the dependency graph of the run at `paths`. Raises `TracekitError` if there is none, or several."""
+    _refuse_saved([paths] if isinstance(paths, (str, Path)) else paths)
     discovery = pipeline.discover_sources(paths, options)
     chosen = replace(options, questions=("steps",), skip=(), steps=None, details=False)
     measured = select_primary_tool(pipeline.measure(discovery, chosen))
@@ -62,8 +64,18 @@ def replay_run(paths: str | Path | Sequence[str | Path], options: Options = Opti
     if not identified:
         raise TracekitError("no trace here records host or device work", "name traces of torch.profiler or nsys")
     job = join_processes(identified)
-    steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(discovery.title, job, steps, _describe_left_out(measured))
+    chosen_steps = parse_optional_numbers(options.steps)
+    steps = _list_counted_steps(job, measured, chosen_steps)
+    return ReplayedRun(discovery.title, job, steps, _describe_left_out(measured) if chosen_steps is None else ())
+
+
+def _refuse_saved(paths: Sequence[str | Path]) -> None:
+    """Raise `TracekitError` for saved measurements and reports: they hold no rows to replay."""
+    for path in paths:
+        form = sniff_saved_form(Path(path))
+        if form is not None:
+            what = "saved measurements" if form == "measurements" else "a saved report"
+            raise TracekitError(f"{path}: {what} cannot be replayed", "name the profile that it was made of")
 
 
 def build_source_graphs(

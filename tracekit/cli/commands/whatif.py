@@ -43,7 +43,7 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    r"""Replay a run with changes: predict its step, and show the critical path after them.
+    """Replay a run with changes: predict its step, and show the critical path after them.
 
     PATH is the profile of one run. The replay builds the dependencies between host threads, launches, streams and ranks,
     and times all of it again. Without `--change` it shows the critical path and where each rank's time went.
@@ -51,7 +51,7 @@ def command(
     \b
     tracekit whatif run/ --change 'scale device rank=2 factor=0.8'
     tracekit whatif run/ --change 'unwait by=aten::item' --change 'remove op=HtoD.*Pageable host=aten::to'
-    """
+    """  # noqa: D301 - \b keeps click from wrapping
     from tracekit.cli import report_outputs as out
     from tracekit.pipeline.replaying import ask_what_if
 
