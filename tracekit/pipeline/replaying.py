@@ -16,6 +16,7 @@ from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements, Source, Want
@@ -61,6 +62,7 @@ def replay_run(
 
     Raises `TracekitError` without a run, and for several.
     """
+    _refuse_saved([paths] if isinstance(paths, (str, Path)) else paths)
     discovery = pipeline.discover_sources(paths, options)
     chosen = replace(options, questions=questions, skip=(), details=False)
     measured = select_primary_tool(pipeline.measure(discovery, chosen))
@@ -80,6 +82,15 @@ def replay_run(
     job = join_processes(identified)
     steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
     return ReplayedRun(discovery.title, job, steps, _list_facts(measured, options), measured)
+
+
+def _refuse_saved(paths: Sequence[str | Path]) -> None:
+    """Raise `TracekitError` for saved measurements and reports: they hold no rows to replay."""
+    for path in paths:
+        form = sniff_saved_form(Path(path))
+        if form is not None:
+            what = "saved measurements" if form == "measurements" else "a saved report"
+            raise TracekitError(f"{path}: {what} cannot be replayed", "name the profile that it was made of")
 
 
 def build_source_graphs(

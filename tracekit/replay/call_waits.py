@@ -215,8 +215,8 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
     place = np.searchsorted(launched.ends, calls.end[rows], side="right") - 1
     is_open = np.ones(len(rows), np.bool_)
     for back in range(LOOK_BACK):
-        at = place - back
-        is_open &= at >= 0
+        is_open &= place >= back
+        at = np.maximum(place - back, 0)
         end = launched.ends[at]
         is_open &= (calls.end[rows] - end < RETURN_NS) & (end > calls.begin[rows])
         if not is_open.any():

@@ -52,8 +52,8 @@ def _find_last_fall(threads: HostThreads, falls: Ints, asked: Ints, since: Ints)
     place = np.searchsorted(threads.time[falls], threads.time[asked], side="right") - 1
     is_open = np.ones(len(asked), np.bool_)
     for back in range(LOOK_BACK):
-        at = place - back
-        is_open &= at >= 0
+        is_open &= place >= back
+        at = np.maximum(place - back, 0)
         is_open &= threads.time[falls[at]] > since
         if not is_open.any():
             break

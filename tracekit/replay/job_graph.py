@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.job.collectives.matching import CLOCK, list_matched_collectives, measure_clock_offsets
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
+from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Measurements, add_key_columns
 from tracekit.replay.edges import (
     ARRIVAL,
@@ -160,7 +161,31 @@ def _match_meetings(processes: Sequence[ProcessGraph]) -> _Matching:
     group = matched["group"]
     for number, graph in enumerate(processes):
         offsets[number] = _find_offset(measured, graph, sources)
-    return _Matching(process, row, matched.integers("match", -1), group.codes.astype(np.int64), group.texts, offsets)
+    match = _pair_messages(matched["op"], group.codes.astype(np.int64), process, matched.integers("match", -1))
+    return _Matching(process, row, match, group.codes.astype(np.int64), group.texts, offsets)
+
+
+def _pair_messages(op: Coded, group: Ints, process: Ints, match: Ints) -> Ints:
+    """Match the sends of each of two processes with what the other receives; messages of larger groups match nothing.
+
+    Rows are in order of start within each process.
+    """
+    names = np.array([*op.texts, ""], object)[op.codes]
+    is_send, is_receive = names == "send", names == "recv"
+    match = np.where(is_send | is_receive, -1, match)
+    following = int(match.max(initial=-1)) + 1
+    for number in np.unique(group[is_send]).tolist():
+        inside = (group == number) & (is_send | is_receive)
+        members = np.unique(process[inside]).tolist()
+        if len(members) != 2:
+            continue
+        for sender, receiver in (members, members[::-1]):
+            sent = np.flatnonzero(inside & is_send & (process == sender))
+            received = np.flatnonzero(inside & is_receive & (process == receiver))
+            if len(sent) == len(received):
+                match[sent] = match[received] = following + np.arange(len(sent))
+                following += len(sent)
+    return match
 
 
 def _find_offset(measured: Measurements, graph: ProcessGraph, sources: Sequence[object]) -> int:

@@ -488,6 +488,31 @@ def not_simultaneous(folder):
     return job.job.unmatched, after.end(NCCL, 0, nth=3)
 
 
+def message(kind, at, start, dur, correlation, number):
+    """A message between ranks 0 and 1 and its launch."""
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    about = {
+        "Collective name": kind, "In msg nelems": 64, "Out msg nelems": 64, "Group size": 2, "dtype": "Float",
+        "Process Group Name": "10", "Process Group Description": "pp", "Process Group Ranks": "[0, 1]", "Seq": number,
+    }  # fmt: skip
+    return [launch(at, correlation, dur=4), kernel(name, start, dur, correlation, stream=32, **about)]
+
+
+@rule_case(
+    "what one rank sends is what the other receives", (82, 252, 0),
+    replaced(job_graph, "_pair_messages", lambda op, group, process, match: match),
+)  # fmt: skip
+def messages(folder):
+    """Rank 0 sends 60 µs earlier, until 80; `m` of 90 µs, before the answer of rank 1, ends at 252 instead of 297."""
+    first = [*issue("k", 0, 7, 120, 1), *message("send", 10, 130, 10, 2, 1), *message("recv", 200, 207, 103, 3, 1)]
+    first += issue("y", 210, 312, 5, 4)
+    second = [*message("recv", 0, 7, 133, 1, 1), *issue("z", 10, 142, 5, 2), *issue("m", 200, 207, 90, 3)]
+    second += message("send", 205, 300, 10, 4, 1)
+    job = replay_rows(folder, first, second)
+    after = job.after(shorten("k"), shorten("m"))
+    return after.start("z", 1), after.end("m", 1), job.job.unmatched
+
+
 def gloo_rank(compute_us, end):
     """The main thread computes, issues a reduction, works on, waits, and optimizes; a thread of the library reduces."""
     rows = [aten("compute", 0, compute_us), aten("c10d::allreduce_", compute_us, 10), aten("log", compute_us + 10, 20)]

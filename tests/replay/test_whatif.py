@@ -1,0 +1,372 @@
+"""`tracekit whatif` from end to end: the command line, Python, its outputs, and what it refuses."""
+
+import csv
+import gzip
+import json
+import shutil
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from chrome_builder import annotation, step, write
+from replay.graphs import issue
+from replay.rules import aten, exchange
+
+import tracekit
+from tracekit.pipeline.options import Options
+from tracekit.pipeline.replaying import ask_what_if
+from tracekit.replay.changes import parse_change
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DATA = Path(__file__).parents[1] / "data"
+GPU = EXAMPLES / "simulated_gpu"
+
+
+def json_of(call, *arguments):
+    """The report that `tracekit whatif` prints as JSON, without a word on the side."""
+    done = call("whatif", *arguments, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def sheet_rows(report, name):
+    """Rows of a table as dicts."""
+    sheets = [sheet for section in report["sections"] for sheet in section["sheets"]]
+    sheets += [report["overview"]] if report["overview"] else []
+    (sheet,) = [sheet for sheet in sheets if sheet["name"] == name]
+    titles = [heading["name"] for heading in sheet["headings"]]
+    return [dict(zip(titles, row, strict=True)) for row in sheet["rows"]]
+
+
+def refusal(call, *arguments):
+    """Problem and hint of a run that is refused with status 2 and prints nothing else."""
+    done = call("whatif", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    problem, *hints = done.stderr.splitlines()
+    assert problem.startswith("tracekit: ")
+    return problem.removeprefix("tracekit: "), "".join(hint.strip().removeprefix("try: ") for hint in hints)
+
+
+def recorded_step_ms():
+    """The mean step of the example by its rows alone: steps 6 and 7, from first begin to last end, over two ranks."""
+    walls = []
+    for path in sorted(GPU.rglob("*rank*.json.gz")):
+        rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        wanted = ("ProfilerStep#6", "ProfilerStep#7")
+        found = [row for row in rows if row.get("name") in wanted and row["cat"] == "user_annotation"]
+        walls.append((max(row["ts"] + row["dur"] for row in found) - min(row["ts"] for row in found)) / 2)
+    return sum(walls) / len(walls) / 1_000
+
+
+# Without a change
+
+
+def test_without_a_change_the_step_and_where_it_goes_are_told(call):
+    done = call("whatif", GPU)
+    assert done.exit_code == 0
+    assert f"the step takes {recorded_step_ms():.1f} ms; no change was given" in done.stdout
+    assert "Critical path by owner" in done.stdout
+    assert "Owners of idle time" in done.stdout
+    assert "Predicted steps" not in done.stdout
+    assert "left out, as in `tracekit analyze`: step 5" in done.stdout
+
+
+def test_tables_of_critical_path_and_ledger_add_up(call):
+    """Shares of the path add up to 1; time at work and owned adds up to the window (20 owners of a rank are listed)."""
+    report = json_of(call, GPU)
+    assert sum(row["share"] for row in sheet_rows(report, "critical_path")) == pytest.approx(1, abs=1e-6)
+    per_step = sum(row["step_ns"] for row in sheet_rows(report, "critical_path"))
+    assert per_step == pytest.approx(recorded_step_ms() * 1e6, rel=0.002)
+    ledger = sheet_rows(report, "ledger")
+    for rank in (0, 1):
+        rows = [row for row in ledger if row["rank"] == rank]
+        owned = sum(row["ns"] for row in rows)
+        assert 0.9 * rows[0]["window_ns"] <= rows[0]["work_ns"] + owned <= rows[0]["window_ns"]
+
+
+# Changes, from the command line and from Python
+
+CHANGES = [
+    "scale device rank=1 factor=0.8",
+    "scale host factor=0.5",
+    "scale collective op=AllGather factor=0.5",
+    "set host range=rollout_generate silent=true at_least_us=20 to_us=0",
+    "set device op=^(?!Mem|nccl) to_us=50",
+    "remove op=HtoD.*Pageable host=aten::copy_",
+    "remove collective op=ReduceScatter",
+    "remove range range=ref_compute_log_prob",
+    "unwait by=aten::item",
+    "unwait row=cudaStreamSynchronize step=6",
+    "unblock op=HtoD..Pageable",
+    "hide op=ReduceScatter until=Optimizer.step",
+    "equalise rank=1",
+    "equalise host rank=0",
+    "graph range=rollout_generate factor=0.2",
+]
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_command_line_and_python_predict_the_same(call, words):
+    """The same change as words, as JSON and as a mapping gives the same report, with a shorter step."""
+    as_json = parse_change(words).describe()
+    printed = call("whatif", GPU, "-c", words, "--json").stdout
+    assert printed == call("whatif", GPU, "--change", as_json, "--json").stdout
+    report = tracekit.whatif(GPU, json.loads(as_json))
+    assert tracekit.render(report, "json").strip() == printed.strip()
+    (row,) = sheet_rows(json.loads(printed), "changes")
+    assert row["change"] == as_json
+    recorded = recorded_step_ms() * 1e6
+    assert 0 < row["step_ns"] < recorded
+    assert row["gain_ns"] == row["alone_ns"] == pytest.approx(recorded - row["step_ns"], abs=1)
+    touched = sheet_rows(json.loads(printed), "touched")
+    assert row["ops"] or row["waits"] or row["host_ns"] or not touched
+
+
+def test_changes_add_up_in_their_order(call):
+    """Half the work of both ranks, then a quarter of what is left on rank 1."""
+    first, second = "scale device factor=0.5", "scale device rank=1 factor=0.25"
+    rows = sheet_rows(json_of(call, GPU, "-c", first, "-c", second), "changes")
+    assert [row["number"] for row in rows] == [1, 2]
+    (alone,) = sheet_rows(json_of(call, GPU, "-c", second), "changes")
+    assert rows[1]["alone_ns"] == alone["alone_ns"]
+    recorded = recorded_step_ms() * 1e6
+    assert rows[0]["gain_ns"] + rows[1]["gain_ns"] == pytest.approx(recorded - rows[1]["step_ns"], abs=1)
+    at_once = [first, "scale device rank=1 factor=0.25"]
+    assert (
+        tracekit.render(tracekit.whatif(GPU, at_once), "json").strip()
+        == call("whatif", GPU, "-c", first, "-c", second, "--json").stdout.strip()
+    )
+
+
+def hand_made(folder):
+    """Two ranks of two steps of 200 µs: rank 1 computes 120 µs and rank 0 20 µs before they meet; 58 µs later they end."""
+    for rank, compute in ((0, 20), (1, 120)):
+        rows = []
+        for number in (1, 2):
+            base = 1_000 * number
+            end = base + 140
+            rows += [step(number, base, 200), *exchange(compute, number, base, end=end)]
+            rows += [{**aten("aten::wait", base + 100, 50)}]
+        write(folder / f"rank{rank}.json", rows, rank=rank, world_size=2)
+    return folder
+
+
+def test_a_prediction_by_hand(call, tmp_path):
+    """Steps are from 1,000 to 1,200 and from 2,000 to 2,200; of `aten::wait` 50 µs go, twice, of 1,200 µs in two steps."""
+    report = json_of(call, hand_made(tmp_path), "--steps", "1-2", "-c", "scale host row=aten::wait factor=0")
+    (row,) = sheet_rows(report, "changes")
+    assert (row["step_ns"], row["gain_ns"]) == ((1_200 - 100) * 1_000 / 2, 100 * 1_000 / 2)
+    assert row["host_ns"] == 4 * 50_000
+    assert report["answer"] == "predicted: 600.0 µs → 550.0 µs per step (−50.0 µs, −8.3 %)"
+
+
+# Outputs
+
+
+def test_every_format_tells_the_prediction(call, tmp_path):
+    change = ("-c", "scale device rank=1 factor=0.8")
+    report = json_of(call, GPU, *change)
+    (row,) = sheet_rows(report, "changes")
+    step_ms = f"{row['step_ns'] / 1e6:.2f}"
+    text = call("whatif", GPU, *change).stdout
+    assert f"→ {step_ms} ms per step" in text
+    markdown = call("whatif", GPU, *change, "--format", "md").stdout
+    assert "| # | change |" in markdown
+    assert f"→ {step_ms} ms per step" in markdown
+    page = call("whatif", GPU, *change, "--format", "html").stdout
+    assert page.lstrip().lower().startswith("<!doctype html")
+    assert step_ms in page
+    done = call(
+        "whatif",
+        GPU,
+        *change,
+        "-q",
+        "-o",
+        tmp_path / "out.json",
+        "-o",
+        tmp_path / "out.md",
+        "-o",
+        tmp_path / "out.html",
+    )
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "out.json").read_text("utf-8")) == report
+    assert f"→ {step_ms} ms" in (tmp_path / "out.md").read_text("utf-8")
+    assert step_ms in (tmp_path / "out.html").read_text("utf-8")
+
+
+def test_tables_are_written_as_csv(call, tmp_path):
+    done = call("whatif", GPU, "-c", "unwait by=aten::item", "--format", "csv", "-o", tmp_path / "tables")
+    assert done.exit_code == 0
+    with (tmp_path / "tables" / "changes.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    (wanted,) = sheet_rows(json_of(call, GPU, "-c", "unwait by=aten::item"), "changes")
+    assert float(row["step_ns"]) == wanted["step_ns"]
+    assert {path.name for path in (tmp_path / "tables").iterdir()} >= {
+        "changes.csv",
+        "critical_path.csv",
+        "ledger.csv",
+        "touched.csv",
+    }
+
+
+def test_hostile_names_are_safe_in_every_output(call, tmp_path):
+    rows = [
+        step(1, 0, 200),
+        annotation("gen\x1b[31m<script>", 0, 90),
+        aten("aten::a\x9b|`", 10, 50),
+        *issue("k\x07\u202e", 100, 107, 20, 1),
+    ]
+    write(tmp_path / "rank0.json", rows)
+    for kind in ("text", "md", "html", "json"):
+        done = call("whatif", tmp_path, "--steps", "1", "-c", "scale host row=aten::a factor=0", "--format", kind)
+        assert done.exit_code == 0
+        assert not set(done.stdout) & set("\x1b\x9b\x07\u202e")
+        assert kind != "html" or "<script>" not in done.stdout.split("gen", 1)[1][:40]
+
+
+class Terminal(StringIO):
+    """A stream that takes itself for a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_progress_is_shown_on_stderr_only(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    streams = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    ask_what_if(GPU, (), Options(progress=True, cache=False))
+    assert streams[0].getvalue() == ""
+    assert "replaying" in streams[1].getvalue()
+    quiet = Terminal()
+    monkeypatch.setattr(sys, "stderr", quiet)
+    ask_what_if(GPU, (), Options(progress=False, cache=False))
+    assert quiet.getvalue() == ""
+
+
+# Selection
+
+
+def test_steps_are_selected(call):
+    """Step 5, the first, is left out by itself; by name it counts."""
+    report = json_of(call, GPU, "--steps", "5")
+    assert report["identity"][1].startswith("1 step of ")
+    assert not any("left out" in caution for caution in report["cautions"])
+    assert json_of(call, GPU, "--steps", "6-7")["identity"][1] == json_of(call, GPU)["identity"][1]
+    assert refusal(call, GPU, "--steps", "99") == (
+        "none of these steps is recorded",
+        "tracekit inspect PATH lists the steps",
+    )
+
+
+def test_ranks_are_selected(call):
+    """Alone, a rank waits for nobody that is known: its collectives match none."""
+    report = json_of(call, GPU, "--ranks", "0")
+    assert report["identity"][0] == "1 process"
+    assert {row["rank"] for row in sheet_rows(report, "ledger")} == {0}
+    assert any("matched no other rank" in caution for caution in report["cautions"])
+    assert not any("matched no other rank" in caution for caution in json_of(call, GPU)["cautions"])
+    problem, hint = refusal(call, GPU, "--ranks", "7")
+    assert "rank that was asked for" in problem
+    assert hint == "there are ranks 0, 1"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("unblock op=Pageable", "op 'Pageable' selects 2 kinds of ops: Memcpy DtoH, Memcpy HtoD"),
+        ("unwait", "unwait names no calls"),
+        ("remove rank=0", "remove names no ops"),
+        ("remove range step=6", "remove names no range"),
+        ("scale device factor=-1", "factor: -1 is not a number from 0 to 1,000,000"),
+        ("speed factor=1", "do: 'speed' is not a change"),
+        ("scale device op=( factor=1", "op: '(' is not a regular expression: missing ), unterminated subpattern at position 0"),
+        ('{"do": "scale"', "not JSON: Expecting ',' delimiter: line 1 column 15 (char 14)"),
+        ("unwait by=aten::itme", 'nothing in this run matches {"do": "unwait", "on": "host", "by": "aten::itme"}'),
+        ("scale device op=nosuch factor=0.5", 'no op in this run matches {"do": "scale", "on": "device", "op": "nosuch", "factor": 0.5}'),
+    ],
+)  # fmt: skip
+def test_imprecise_and_malformed_changes_are_refused(call, change, problem):
+    found, _ = refusal(call, GPU, "-c", change)
+    assert found == problem
+    with pytest.raises(tracekit.TracekitError) as caught:
+        tracekit.whatif(GPU, change)
+    assert caught.value.problem == problem
+
+
+def test_near_names_are_suggested(call):
+    assert refusal(call, GPU, "-c", "unwait by=aten::itme")[1].startswith("by: did you mean aten::item")
+
+
+def test_a_malformed_change_is_refused_before_anything_is_read(call):
+    problem, _ = refusal(call, "no/such/path", "-c", "speed factor=1")
+    assert problem == "do: 'speed' is not a change"
+
+
+def test_several_runs_are_refused(call):
+    problem, hint = refusal(call, EXAMPLES / "compare_cpu")
+    assert problem == "8 runs are here: base/run1, base/run2, base/run3, base/run4, opt/run1, opt/run2"
+    assert hint == "name one of them"
+
+
+@pytest.mark.parametrize("path", [EXAMPLES / "simulated_memory", DATA / "cases" / "verl_async_log"])
+def test_memory_snapshots_and_logs_are_refused(call, path):
+    assert refusal(call, path) == ("no trace is here", "name traces of torch.profiler or nsys")
+
+
+def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):
+    source = next((DATA / "gpu" / "snapshots").glob("*.pickle"))
+    shutil.copy(source, tmp_path / "snapshot.pickle")
+    assert refusal(call, tmp_path)[0] == "no trace is here"
+
+
+def test_saved_measurements_and_reports_are_refused(call, tmp_path):
+    saved, report = tmp_path / "run.tkm", tmp_path / "run.json"
+    assert call("analyze", GPU, "-q", "--save", saved, "-o", report).exit_code in (0, 1)
+    hint = "name the profile that it was made of"
+    assert refusal(call, saved) == (f"{saved}: saved measurements cannot be replayed", hint)
+    assert refusal(call, report) == (f"{report}: a saved report cannot be replayed", hint)
+
+
+def test_a_path_that_is_not_there_is_refused(call):
+    assert refusal(call, "no/such/path")[0] == "no/such/path: no such file or directory"
+
+
+def test_no_step_is_predicted_of_what_nothing_explains(call, tmp_path):
+    """`k` of 5 µs starts 400 µs after its launch, of a step of 420 µs: nearly all of it has no recorded cause."""
+    write(tmp_path / "rank0.json", [step(1, 0, 420), *issue("k", 0, 404, 5, 1), annotation("x", 0, 1)])
+    rows = json.loads((tmp_path / "rank0.json").read_text("utf-8"))
+    rows["traceEvents"].append(
+        {
+            "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 100, "tid": 100, "ts": 10, "dur": 402,
+            "args": {"correlation": 9},
+        }
+    )  # fmt: skip
+    (tmp_path / "rank0.json").write_text(json.dumps(rows), encoding="utf-8")
+    problem, hint = refusal(call, tmp_path, "-c", "scale device factor=0.5")
+    assert problem == "95% of the critical path has no recorded cause: no step can be predicted"
+    assert "without --change" in hint
+    assert call("whatif", tmp_path).exit_code == 0
+
+
+# Traces that are not whole
+
+
+def test_a_truncated_trace_is_replayed(call):
+    report = json_of(call, DATA / "cases" / "18_truncated", "-c", "scale device factor=0.5")
+    (row,) = sheet_rows(report, "changes")
+    assert row["gain_ns"] > 0
+
+
+def test_a_run_without_steps_is_replayed(call, tmp_path):
+    """The window is the whole recording: `a` from 7 to 57."""
+    write(tmp_path / "rank0.json", issue("a", 0, 7, 50, 1))
+    done = call("whatif", tmp_path)
+    assert done.exit_code == 0
+    path = sheet_rows(json_of(call, tmp_path), "critical_path")
+    assert {(row["kind"], row["step_ns"]) for row in path} == {("call", 4_000), ("launch", 3_000), ("kernel", 50_000)}
