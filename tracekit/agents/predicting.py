@@ -52,4 +52,4 @@ def answer_what_if_tool(roots: Roots, asked: WhatIfArguments) -> tuple[str, What
         tables=tuple(make_answer_table(sheet, asked.top) for sheet in sheets),
         cautions=limit_sentences(report.cautions),
     )
-    return truncate_answer_text(text, "`tracekit whatif` writes all of it."), answer
+    return truncate_answer_text(text, "`tracekit whatif` prints every section."), answer
