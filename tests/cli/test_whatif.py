@@ -98,6 +98,9 @@ def test_several_runs_and_paths_without_traces_are_errors():
     memory = invoke("whatif", str(ROOT / "examples/simulated_memory/leaking"))
     assert memory.exit_code == 2
     assert "nothing to replay" in memory.stderr
+    saved = invoke("whatif", "run.tkm")
+    assert saved.exit_code == 2
+    assert "run.tkm: saved measurements contain no events to replay" in saved.stderr
 
 
 def test_steps_in_several_files_are_noted():

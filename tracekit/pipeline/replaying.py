@@ -37,6 +37,7 @@ _GRAPH_TABLES = frozenset(
     {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
 )
 TIMED_TOOLS = ("torch", "nsys")
+MEASUREMENTS_SUFFIX = ".tkm"
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
 
@@ -61,6 +62,7 @@ def replay_run(
 
     Raises `TracekitError` without a run, and for several.
     """
+    _refuse_saved_measurements(paths)
     discovery = pipeline.discover_sources(paths, options)
     chosen = replace(options, questions=questions, skip=(), details=False)
     measured = select_primary_tool(pipeline.measure(discovery, chosen))
@@ -80,6 +82,13 @@ def replay_run(
     job = join_processes(identified)
     steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
     return ReplayedRun(discovery.title, job, steps, _list_facts(measured, options), measured)
+
+
+def _refuse_saved_measurements(paths: str | Path | Sequence[str | Path]) -> None:
+    """Refuse saved measurements: they contain no events. Raises `TracekitError`."""
+    for path in [paths] if isinstance(paths, (str, Path)) else paths:
+        if Path(path).suffix == MEASUREMENTS_SUFFIX:
+            raise TracekitError(f"{path}: saved measurements contain no events to replay", "name the profile itself")
 
 
 def build_source_graphs(
