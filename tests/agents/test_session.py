@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_session import session
 from strict_schema import validate
 
+import tracekit
 from tracekit.agents import bounds
 from tracekit.agents.tools import TOOLS
 from tracekit.analyses.rules import RULES
@@ -54,6 +55,10 @@ EACH = {
         {"path": "simulated_gpu", "statement": "SHOW TABLES"},
         {"path": "verl_cpu", "statement": "SELECT name FROM device_ops"},
     ],
+    "what_if": [
+        {"path": "simulated_gpu", "top": 50},
+        {"path": "simulated_gpu", "changes": ["unwait by=aten::item", "graph stage=gen"], "steps": "6"},
+    ],
     "compare": [
         {"base": "compare_cpu/base", "opt": "compare_cpu/opt"},
         {"base": "simulated_memory/leaking", "opt": ["simulated_memory/fixed"]},
@@ -81,6 +86,18 @@ def test_the_text_is_the_first_screen_that_a_person_sees(asked):
         cwd=ROOT, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert text.startswith(done.stdout.rstrip("\n"))
+
+
+def test_a_prediction_is_the_one_of_the_command(asked):
+    changes = ["unwait by=aten::item", "equalise device rank=1"]
+    data = asked.data("what_if", path="simulated_gpu", changes=changes)
+    report = tracekit.whatif(ROOT / "examples/simulated_gpu", changes)
+    assert data["answer"] == report.answer
+    assert [row[1] for row in data["overview"]["rows"]] == changes
+    assert [table["name"] for table in data["tables"]] == ["touched", "stages", "critical_path", "ranks", "ledger"]
+    refused = asked.call("what_if", path="simulated_gpu", changes=["unwait by=aten::itme"])
+    assert refused.is_error
+    assert "did you mean aten::item" in refused.content[0].text
 
 
 def test_rows_are_those_of_the_table_filtered_and_in_parts(asked):

@@ -82,7 +82,7 @@ def test_marks_of_several_steps_are_one_owner(report):
         ("hide op=ReduceScatter until=optimizer", "did you mean Optimizer.step#AdamW.step?"),
         ("scale device factor=1", "changes nothing"),
         ('remove op="Memcpy HtoD', "a quote is not closed"),
-        ("scale gpu factor=0.5", "'gpu' is neither a target nor name=value"),
+        ("scale gpu factor=0.5", "'gpu' is not name=value"),
     ],
 )
 def test_an_error_names_what_was_recorded_or_can_be_written(change, message):
@@ -98,6 +98,9 @@ def test_several_runs_and_paths_without_traces_are_errors():
     memory = invoke("whatif", str(ROOT / "examples/simulated_memory/leaking"))
     assert memory.exit_code == 2
     assert "nothing to replay" in memory.stderr
+    saved = invoke("whatif", "run.tkm")
+    assert saved.exit_code == 2
+    assert "run.tkm: saved measurements contain no events to replay" in saved.stderr
 
 
 def test_steps_in_several_files_are_noted():

@@ -328,9 +328,9 @@ def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):
 def test_saved_measurements_and_reports_are_refused(call, tmp_path):
     saved, report = tmp_path / "run.tkm", tmp_path / "run.json"
     assert call("analyze", GPU, "-q", "--save", saved, "-o", report).exit_code in (0, 1)
-    hint = "name the profile that it was made of"
-    assert refusal(call, saved) == (f"{saved}: saved measurements cannot be replayed", hint)
-    assert refusal(call, report) == (f"{report}: a saved report cannot be replayed", hint)
+    hint = "name the profile itself"
+    assert refusal(call, saved) == (f"{saved}: saved measurements contain no events to replay", hint)
+    assert refusal(call, report) == (f"{report}: a saved report contains no events to replay", hint)
 
 
 def test_a_path_that_is_not_there_is_refused(call):

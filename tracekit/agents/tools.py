@@ -11,6 +11,7 @@ from tracekit.agents.arguments import make_input_schema, parse_tool_arguments
 from tracekit.agents.comparing import CompareAnswer, CompareArguments, answer_compare
 from tracekit.agents.listing import PathsAnswer, PathsArguments, answer_paths
 from tracekit.agents.pages import ExplainAnswer, ExplainArguments, answer_explain
+from tracekit.agents.predicting import WhatIfAnswer, WhatIfArguments, answer_what_if_tool
 from tracekit.agents.reports import (
     AnalyzeAnswer,
     AnalyzeArguments,
@@ -112,6 +113,17 @@ TOOLS: tuple[Tool, ...] = (
         SqlArguments,
         SqlAnswer,
         answer_sql,
+    ),
+    Tool(
+        "what_if",
+        "The step that fixes would give",
+        "Replays one run as a dependency graph and predicts its step with the fixes of the findings, one after the other, or with"
+        " given changes; also its critical path, and the owner of the time without device work by rank. A change is a verb,"
+        " its target and fields: 'scale device rank=2 factor=0.8', 'unwait by=aten::item', 'graph stage=gen'. Verbs: scale,"
+        " set, remove, unwait, unblock, hide, equalise, prefetch, graph. " + _BOUNDED,
+        WhatIfArguments,
+        WhatIfAnswer,
+        answer_what_if_tool,
     ),
     Tool(
         "compare",

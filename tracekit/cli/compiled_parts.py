@@ -11,6 +11,7 @@ COMPILED_PARTS: Mapping[str, str] = {
     "tracekit.readers.nsys._pages": "nsys databases",
     "tracekit.readers.torch_memory._harmless": "memory snapshots",
     "tracekit.readers.torch_memory._records": "memory snapshots",
+    "tracekit.replay._paths": "what-if predictions",
 }
 """The compiled modules and the work each speeds up; Python code replaces a missing one."""
 

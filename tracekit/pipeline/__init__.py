@@ -173,11 +173,11 @@ def whatif(
     jobs: int | None = None,
     cache: bool = True,
 ) -> Report:
-    """Replay the run at `path` with changes, and predict its step after each.
+    """Replay the run at `path` with changes, and predict its step after each; without any, with the fixes of its findings.
 
     A change is a text ("scale device rank=2 factor=0.8") or a mapping ({"do": "unwait", "by": "aten::item"}). Changes add
     up: each is applied after those before it. `steps` limits the steps that are timed, by default those that `analyze` counts.
-    The report has the tables `changes`, `touched`, `critical_path` and `ledger`. Raises `TracekitError` if the path has no
+    The report has the tables `changes` (or `plan` and `fixes`), `touched`, `critical_path` and `ledger`. Raises `TracekitError` if the path has no
     trace, or several runs, or if a change is malformed or matches nothing.
     """
     from tracekit.pipeline.replaying import ask_what_if

@@ -38,6 +38,7 @@ _GRAPH_TABLES = frozenset(
     {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
 )
 TIMED_TOOLS = ("torch", "nsys")
+MEASUREMENTS_SUFFIX = ".tkm"
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
 
@@ -89,8 +90,8 @@ def _refuse_saved(paths: Sequence[str | Path]) -> None:
     for path in paths:
         form = sniff_saved_form(Path(path))
         if form is not None:
-            what = "saved measurements" if form == "measurements" else "a saved report"
-            raise TracekitError(f"{path}: {what} cannot be replayed", "name the profile that it was made of")
+            what = "saved measurements contain" if form == "measurements" else "a saved report contains"
+            raise TracekitError(f"{path}: {what} no events to replay", "name the profile itself")
 
 
 def build_source_graphs(

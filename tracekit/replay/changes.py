@@ -137,7 +137,7 @@ def parse_change(text: str) -> RunChange:
         if not sign and name in get_args(Target) and "on" not in values:
             values["on"] = name
         elif not sign:
-            raise ChangeError(f"{word!r} is neither a target nor name=value", _list_fields())
+            raise ChangeError(f"{word!r} is not name=value", _list_fields())
         else:
             values[name] = _parse_field_text(name, value)
     return make_change(values)
@@ -186,7 +186,7 @@ _OWN = {"factor", "to_us", "host", "until", "workers"}
 def _check_names(values: Any) -> tuple[VerbRecord, Verb, Target]:
     """Check the verb, the target and the names of the fields. Raises `ChangeError`."""
     if not isinstance(values, Mapping):
-        raise ChangeError("a change is a JSON object", 'write {"do": "scale", "on": "device", "factor": 0.8}')
+        raise ChangeError("a change is an object", 'write {"do": "scale", "on": "device", "factor": 0.8}')
     if unknown := [name for name in values if name not in FIELDS]:
         near = did_you_mean(str(unknown[0]), FIELDS)
         raise ChangeError(f"a change has no field {unknown[0]!r}{near}", _list_fields())
@@ -264,7 +264,7 @@ def _check_precise(change: RunChange) -> RunChange:
 
 
 def _list_fields() -> str:
-    return f"targets: {', '.join(get_args(Target))}; fields: {', '.join(FIELDS[2:])}"
+    return f"fields: {', '.join(FIELDS)}"
 
 
 def describe_change(change: RunChange) -> dict[str, Any]:
