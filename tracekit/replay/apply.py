@@ -93,7 +93,8 @@ def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _multiply(weight: Ints, factor: float) -> Ints:
     """Multiply weights, up to a length that no run has."""
-    return np.clip(weight * factor, NEVER, MOST_NS).astype(np.int64)
+    product: Ints = np.clip(weight * factor, NEVER, MOST_NS).astype(np.int64)
+    return product
 
 
 def _pick_ops(index: JobIndex, change: RunChange) -> Ints:

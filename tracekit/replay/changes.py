@@ -119,10 +119,10 @@ def parse_change(text: str) -> RunChange:
     """Parse a change: JSON, or words such as `scale device rank=2 factor=0.8`. Raises `ChangeError`."""
     if text.lstrip().startswith("{"):
         try:
-            values = json.loads(text)
+            read = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ChangeError(f"not JSON: {error}", 'write {"do": "scale", "on": "device", "factor": 0.8}') from error
-        return make_change(values)
+        return make_change(read)
     values: dict[str, Any] = {}
     verb, *words = text.split() or [""]
     values["do"] = verb
