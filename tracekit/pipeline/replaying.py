@@ -86,7 +86,7 @@ def replay_run(
 
 
 def _refuse_saved(paths: Sequence[str | Path]) -> None:
-    """Raise `TracekitError` for saved measurements and reports: they hold no rows to replay."""
+    """Raise `TracekitError` for saved measurements and reports: they contain no rows to replay."""
     for path in paths:
         form = sniff_saved_form(Path(path))
         if form is not None:

@@ -32,8 +32,8 @@ AT_ONCE_NS = 20 * MICRO
 """A synchronization this soon after a copy of its thread waits for that copy."""
 EARLY_RETURN_NS = 10 * MICRO
 """A blocking copy may return this much before its op is recorded to end."""
-EXPLAINED_NS = 30 * MICRO
-"""A synchronization that returns this soon after the op has no time of its own beyond the usual."""
+EXPLAINED_NS, LATE_SHARE = 30 * MICRO, 0.2
+"""A synchronization that returns this soon after the op, or after this share of its length, has no time of its own beyond the usual."""
 OWN_COST_NS, RETURNED_NS, DEFAULT_COST_NS = 6 * MICRO, 4 * MICRO, 5 * MICRO
 LOOK_BACK = 64
 """Ops before the return that are tried."""
@@ -66,10 +66,16 @@ class _Launched:
         launched = np.flatnonzero(ops.is_launched)
         self.order = launched[np.argsort(ops.launch_ns[launched], kind="stable")]
         self.at_ns = ops.launch_ns[self.order]
+        self.is_launched, self.launch_ns = ops.is_launched, ops.launch_ns
         self.by_end = np.argsort(ops.end, kind="stable")
         self.ends = ops.end[self.by_end]
         self.copies = self.order[mark_copies_to_host(ops)[self.order]]
         self.copies_at_ns = ops.launch_ns[self.copies]
+
+    def mark_launched_before(self, op: Ints, ts_ns: Ints) -> Mask:
+        """Mark ops that were launched before a time; those without a launch were before the recording began."""
+        mask: Mask = ~self.is_launched[op] | (self.launch_ns[op] < ts_ns)
+        return mask
 
     def count_before(self, ts_ns: Ints) -> Ints:
         """Count the ops launched up to each time."""
@@ -222,7 +228,7 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
         if not is_open.any():
             break
         op = launched.by_end[at]
-        fits = is_open & ops.is_launched[op] & (ops.launch_ns[op] < calls.begin[rows])
+        fits = is_open & launched.mark_launched_before(op, calls.begin[rows])
         first = fits & ((awaited[rows] < 0) | to_host[op])
         awaited[rows[first]] = op[first]
         is_open &= ~(fits & to_host[op])
@@ -269,7 +275,7 @@ def _find_device(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
         if not is_open.any():
             break
         op = launched.by_end[np.maximum(place - back, 0)]
-        fits = is_open & ops.is_launched[op] & (ops.launch_ns[op] < calls.begin[rows])
+        fits = is_open & launched.mark_launched_before(op, calls.begin[rows])
         awaited[rows[fits]] = op[fits]
 
 
@@ -280,7 +286,8 @@ def _add_returns(
     rows = np.flatnonzero(awaited >= 0)
     op, end = awaited[rows], calls.end[rows]
     length, after = end - calls.begin[rows], end - ops.end[op]
-    explains = calls.is_free[rows] | (after < EXPLAINED_NS) | (calls.sync[rows] == _NOT_SYNC)
+    explains = calls.is_free[rows] | (after < np.maximum(EXPLAINED_NS, LATE_SHARE * length))
+    explains |= calls.sync[rows] == _NOT_SYNC
     waits = (ops.end[op] > calls.begin[rows]) & explains
     own = np.minimum(np.minimum(calls.usual_ns[rows], length), OWN_COST_NS)
     at = calls.end_instant[rows]

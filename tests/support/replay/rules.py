@@ -14,7 +14,16 @@ from chrome_builder import annotation, kernel, launch, memcpy, op, step
 from process.collective_traces import gloo
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
 
-from tracekit.replay import call_waits, device_ops, edges, job_graph, process_graph, same_place_waits
+from tracekit.replay import (
+    call_waits,
+    device_ops,
+    edges,
+    hand_overs,
+    host_threads,
+    job_graph,
+    process_graph,
+    same_place_waits,
+)
 from tracekit.replay.edges import KINDS
 
 TO_HOST = "Memcpy DtoH (Device -> Pinned)"
@@ -412,6 +421,21 @@ def launch_queue(folder):
     return replay_rows(folder, rows).after(shorten("long")).host(5_001)
 
 
+@rule_case(
+    "the length of the launch queue is measured where launches wait for it", (600, True),
+    replaced(call_waits, "_measure_queue", lambda *_: np.empty(0, np.int64)),
+)  # fmt: skip
+def measured_queue(folder):
+    """Kernels end every 11 µs. From launch 733 on each returns 1 µs after the end of the kernel 600 launches before."""
+    rows, at = [], 0
+    for number in range(900):
+        until = at + 1 if number < 733 else 17 + 11 * (number - 600) + 1
+        rows += [launch(at, number + 1, dur=until - at), kernel("k", 7 + 11 * number, 10, number + 1)]
+        at = 2 * number + 2 if number < 732 else until
+    waits = replay_rows(folder, rows).job.processes[0].waits
+    return waits.queue, waits.queue_is_measured
+
+
 # Threads
 
 
@@ -425,6 +449,38 @@ def hand_over(folder):
     rows = [aten("forward", 0, 100), aten("backward", 105, 200, tid=101), aten("optimizer", 310, 20)]
     after = replay_rows(folder, rows).after(faster_host("backward", 0.5))
     return after.host(305, thread=1), after.host(310), after.host(330)
+
+
+@rule_case(
+    "a range around a silence does not make it work", (205, 210),
+    replaced(host_threads, "_mark_quiet_paths", lambda rows, running: np.zeros(len(running), np.bool_)),
+)  # fmt: skip
+def hand_over_in_range(folder):
+    """The main thread is in `update_actor` all the time; it goes on 5 µs after the backward thread, as without the range."""
+    rows = [annotation("update_actor", 0, 400), aten("forward", 0, 100), aten("backward", 105, 200, tid=101)]
+    after = replay_rows(folder, [*rows, aten("optimizer", 310, 20)]).after(faster_host("backward", 0.5))
+    return after.host(305, thread=1), after.host(310)
+
+
+@rule_case(
+    "a loader works, though nothing inside it says so", (205, 310), replaced(host_threads, "_NAMES_WORK", ("gloo:",))
+)
+def loader_works(folder):
+    """The range of the loader ends at 310, 5 µs after another thread fell silent: that is by chance."""
+    rows = [aten("forward", 0, 100), annotation("enumerate(DataLoader)#x", 100, 210), aten("pin", 105, 200, tid=101)]
+    after = replay_rows(folder, [*rows, aten("optimizer", 310, 20)]).after(faster_host("pin", 0.5))
+    return after.host(305, thread=1), after.host(310)
+
+
+@rule_case(
+    "a silence that lasts long after another thread fell silent is not handed over", (205, 500),
+    replaced(hand_overs, "LEFT_SHARE", 1.0),
+)  # fmt: skip
+def long_silence(folder):
+    """The main thread is silent from 100 to 500, and the other one from 305 on: 195 of 400 µs are too much to explain."""
+    rows = [aten("forward", 0, 100), aten("backward", 105, 200, tid=101), aten("optimizer", 500, 20)]
+    after = replay_rows(folder, rows).after(faster_host("backward", 0.5))
+    return after.host(305, thread=1), after.host(500)
 
 
 # Ranks
