@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
@@ -31,7 +29,7 @@ from tracekit.replay.job_graph import JobGraph, join_processes
 from tracekit.replay.plan import Fix, plan_fixes
 from tracekit.replay.predict import predict_changes
 from tracekit.replay.process_graph import ProcessGraph, build_process_graph
-from tracekit.replay.steps import JobSteps, list_job_steps
+from tracekit.replay.steps import JobSteps, list_job_steps, list_whole_recordings
 from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
 
 _GRAPH_TABLES = frozenset(
@@ -131,17 +129,6 @@ def _list_counted_steps(job: JobGraph, measured: Measurements, chosen: frozenset
     if chosen is not None and not len(steps):
         raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
     return steps if len(steps) else list_whole_recordings(job)
-
-
-def list_whole_recordings(job: JobGraph) -> JobSteps:
-    """List the recording of each process as one capture without a number, for runs without steps."""
-    process = [place for place in range(len(job.processes)) if job.first[place + 1] > job.first[place]]
-    mine = [np.arange(job.first[place], job.first[place + 1], dtype=np.int32) for place in process]
-    begin = np.array([instants[job.time[instants].argmin()] for instants in mine], np.int32)
-    end = np.array([instants[job.time[instants].argmax()] for instants in mine], np.int32)
-    nothing = np.zeros(len(process), np.int64)
-    work = np.empty(0, np.int32), nothing, nothing, nothing
-    return JobSteps(np.array(process, np.int64), np.full(len(process), -1), begin, end, *work)
 
 
 def _counts(

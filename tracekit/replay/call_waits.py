@@ -34,6 +34,8 @@ EARLY_RETURN_NS = 10 * MICRO
 """A blocking copy may return this much before its op is recorded to end."""
 EXPLAINED_NS, LATE_SHARE = 30 * MICRO, 0.2
 """A synchronization that returns this soon after the op, or after this share of its length, has no time of its own beyond the usual."""
+SKEW_SHARE = 0.05
+"""An op of the stream that a call waited for, as recorded, may seem to end this share of the call after its return."""
 OWN_COST_NS, RETURNED_NS, DEFAULT_COST_NS = 6 * MICRO, 4 * MICRO, 5 * MICRO
 LOOK_BACK = 64
 """Ops before the return that are tried."""
@@ -103,8 +105,8 @@ def add_call_waits(trace: Trace, threads: HostThreads, ops: DeviceOps, first: in
     _find_blocking_copies(calls, ops, awaited)
     _find_events(calls, ops, launched, awaited)
     _find_streams(calls, ops, launched, awaited)
-    _find_device(calls, ops, launched, awaited)
-    awaited[(awaited >= 0) & (ops.end[awaited] > calls.end) & (calls.sync != _NOT_SYNC)] = -1
+    _find_device(calls, launched, awaited)
+    awaited[(awaited >= 0) & (ops.end[awaited] > calls.end + _allow_skew(calls)) & (calls.sync != _NOT_SYNC)] = -1
     _add_returns(calls, ops, awaited, threads, first, edges)
     lengths = _measure_queue(calls, ops, launched, awaited)
     queue = int(np.bincount(lengths).argmax()) if len(lengths) >= 3 else 0
@@ -242,6 +244,12 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
     awaited[blocked[known]] = launched.copies[nth[known]]
 
 
+def _allow_skew(calls: _Calls) -> Ints:
+    """Find by how much an op may seem to end after the call that waited for its stream: clocks of host and device differ."""
+    skew: Ints = np.where(calls.stream >= 0, SKEW_SHARE * (calls.end - calls.begin), 0).astype(np.int64)
+    return skew
+
+
 def _find_streams(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: Ints) -> None:
     """Find what stream synchronizations waited for: a copy just before, else the last op of a stream that ends in time."""
     rows = np.flatnonzero(calls.sync == _STREAM_SYNC)
@@ -259,14 +267,14 @@ def _find_streams(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: I
         of_stream = launched.order[ops.stream[launched.order] == stream]
         place = np.searchsorted(ops.launch_ns[of_stream], calls.begin[rows], side="right") - 1
         op = of_stream[np.maximum(place, 0)] if len(of_stream) else best
-        fits = (place >= 0) & (op >= 0) & (ops.end[op] <= calls.end[rows])
+        fits = (place >= 0) & (op >= 0) & (ops.end[op] <= calls.end[rows] + _allow_skew(calls)[rows])
         fits &= (calls.stream[rows] < 0) | (calls.stream[rows] == stream)
         fits &= (best < 0) | (ops.end[op] > ops.end[best])
         best = np.where(fits, op, best)
     awaited[rows] = best
 
 
-def _find_device(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: Ints) -> None:
+def _find_device(calls: _Calls, launched: _Launched, awaited: Ints) -> None:
     """Find what device synchronizations waited for: the last end before the return, of an op launched before."""
     rows = np.flatnonzero(calls.sync == _DEVICE_SYNC)
     place = np.searchsorted(launched.ends, calls.end[rows], side="right") - 1

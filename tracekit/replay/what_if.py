@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
@@ -111,27 +110,10 @@ def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[st
             f"{count:,} {choose_plural(count, 'collective has', 'collectives have')} no partner among the recorded ranks: "
             "waits for other ranks count as part of the collective"
         )
-    if _splits_steps(answer):
-        yield (
-            "some ranks recorded a step in several files: the time here is the mean over the recordings, "
-            "shorter than the step in `tracekit analyze`"
-        )
     path = answer.path
     if path.length_ns and path.before_ns > LEAST_UNCOVERED * path.length_ns:
         covered = format_quantity(path.length_ns - path.before_ns, "ns")
         yield f"the critical path covers the last {covered}: no dependency leads from there to earlier recordings"
-
-
-def _splits_steps(answer: WhatIf) -> bool:
-    """Check whether a rank recorded one step in several processes, such as one file per stage."""
-    job, steps = answer.job, answer.steps
-    sources = [job.processes[process].source for process in steps.process.tolist()]
-    parts = {
-        (source.rank, number, process)
-        for source, number, process in zip(sources, steps.number.tolist(), steps.process.tolist(), strict=True)
-        if source.rank is not None
-    }
-    return any(count > 1 for count in Counter(part[:2] for part in parts).values())
 
 
 _CHANGES = parse_headings("""
