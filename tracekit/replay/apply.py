@@ -48,7 +48,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a change touched: ops, calls that waited, and host time. `edges` marks the altered edges."""
+    """Work that a change touched: ops, calls that waited, and host time. `edges` marks the altered edges."""
 
     ops: int
     waits: int
@@ -105,7 +105,7 @@ def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
 
 
 def _find_lengths(index: JobIndex, ops: Ints) -> Ints:
-    """Find the edges that are the length of these ops."""
+    """Find the edges that are the length of the ops."""
     edges = index.job.edges
     chosen = np.zeros(int(index.job.first_op[-1]) + 1, np.bool_)
     chosen[ops] = True

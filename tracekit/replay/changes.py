@@ -1,4 +1,4 @@
-"""Changes to a run as data: what is done, and to which part of the run.
+"""Changes to a run as data: the verb, and the part of the run.
 
 A rule names the change that removes its cause, and a person writes one after `tracekit whatif --change`.
 """
@@ -84,7 +84,7 @@ class RunChange:
 
 @dataclass(frozen=True, slots=True)
 class VerbRecord:
-    """What a verb means, which targets it can have (the first is the default), and its own fields."""
+    """Meaning of a verb, its possible targets (the first is the default), and its own fields."""
 
     doc: str
     targets: tuple[Target, ...]
@@ -173,8 +173,6 @@ def make_change(values: Any) -> RunChange:
     }
     if odd := sorted(_OWN & fields.keys() - {*record.required, *record.optional}):
         raise ChangeError(f"{verb} has no {odd[0]!r}", record.doc)
-    if verb == "graph":
-        fields.setdefault("factor", 0.0)
     where = Selection(**{name: fields[name] for name in Selection.__dataclass_fields__ if name in fields})
     return _check_precise(RunChange(verb, on, where, **{name: fields[name] for name in _OWN & fields.keys()}))
 

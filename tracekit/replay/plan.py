@@ -20,7 +20,7 @@ LITTLE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A fix: the changes that it makes to the run, and what it is called."""
+    """A fix: the changes that it makes to the run, and its name."""
 
     name: str
     changes: tuple[RunChange, ...]

@@ -18,7 +18,7 @@ from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """What a change brings: the step after it and all changes before it, and the step with this change alone, ns.
+    """Effect of a change: the step after it and all changes before it, and the step with this change alone, ns.
 
     `weight` and `timing` are those of the graph with all changes so far; `added` has the source and target of added edges.
     """

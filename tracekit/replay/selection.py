@@ -1,4 +1,4 @@
-"""What a change selects: edges of host threads, and device ops, by the names and windows around them."""
+"""Selections of a change: edges of host threads, and device ops, by the names and windows around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settling a graph: the recorded times become its solution, and what no edge explains becomes a residual."""
+"""Settling a graph: the recorded times become its solution, and time that no edge explains becomes a residual."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Ordered(NamedTuple):
 
 
 def settle_graph(time: Ints, edges: Edges) -> SettledGraph:
-    """Settle a graph, so that its longest paths are the recorded times.
+    """Settle a graph: make the recorded times its longest paths.
 
     Inferred edges on cycles are dropped, weights that would move a recorded time are shortened, and what is missing is put
     on the edge that nearly explains it.

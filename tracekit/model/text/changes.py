@@ -1,4 +1,4 @@
-"""Changes to a run as text: what a finding's fix does, as `tracekit whatif --change` reads it."""
+"""Changes to a run as text: the effect of a fix, as `tracekit whatif --change` reads it."""
 
 from __future__ import annotations
 
