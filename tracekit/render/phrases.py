@@ -32,7 +32,7 @@ SENTENCE = 600
 SAVING_TITLE = "max saving per step"
 """Title of the savings of findings."""
 
-OVERLAP_NOTE = "Savings may overlap: they do not add up"
+OVERLAP_NOTE = "Savings may overlap: they do not add up. tracekit whatif predicts the step with one fix after the other"
 """Note under a list of findings."""
 
 
