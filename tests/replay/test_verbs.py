@@ -201,6 +201,14 @@ def test_a_removed_collective_makes_no_rank_wait(tmp_path):
     job = replay_rows(tmp_path, exchange(20, end=140), exchange(120))
     after = job.after({"do": "remove", "on": "collective", "op": REDUCE})
     assert (after.start("z", 0), after.start("z", 1)) == (33.5, 128)
+    assert after.end(collective_name(), 0) == after.start(collective_name(), 0)
+
+
+def test_a_collective_removed_from_one_rank_does_not_hold_up_the_other(tmp_path):
+    """Rank 0 comes at 30 and transfers for 10 µs, without waiting for rank 1, which would come at 130."""
+    job = replay_rows(tmp_path, exchange(20, end=140), exchange(120))
+    after = job.after({"do": "remove", "on": "collective", "op": REDUCE, "rank": 1})
+    assert (after.end(collective_name(), 0), after.start("z", 0)) == (40, 42)
 
 
 COPIES = [
@@ -246,6 +254,16 @@ def test_waits_are_selected_by_the_op_around_them(tmp_path):
     ]  # fmt: skip
     after = replay_rows(tmp_path, rows).after({"do": "unwait", "by": "aten::item"})
     assert (after.host(112), after.host(312)) == (20, 107 + 13 + 100)
+
+
+def test_waits_are_selected_by_their_own_name(tmp_path):
+    """Only the stream synchronization, from 215 to 312, costs no more than its own 5 µs."""
+    rows = [
+        *issue("k", 0, 7, 100, 1), runtime("cudaDeviceSynchronize", 15, 97, 2),
+        *issue("k", 200, 207, 100, 3), runtime("cudaStreamSynchronize", 215, 97, 4),
+    ]  # fmt: skip
+    after = replay_rows(tmp_path, rows).after({"do": "unwait", "row": "StreamSynchronize"})
+    assert (after.host(112), after.host(312)) == (112, 220)
 
 
 BLOCKING = [copy_call(10, 100, 1), memcpy(PAGEABLE, 15, 90, 4096, 1), *issue("k", 120, 127, 5, 2)]

@@ -166,7 +166,7 @@ def _match_meetings(processes: Sequence[ProcessGraph]) -> _Matching:
 
 
 def _pair_messages(op: Coded, group: Ints, process: Ints, match: Ints) -> Ints:
-    """Match the sends of each of two processes with what the other receives; messages of larger groups match nothing.
+    """Match the sends of each of two processes with the receipts of the other; messages of larger groups match nothing.
 
     Rows are in order of start within each process.
     """
