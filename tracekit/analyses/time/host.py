@@ -323,6 +323,10 @@ def _locate_launches(measured: Measurements, row: Row) -> tuple[tuple[str, ...],
     return tuple(path), f", most in {place}{waiting}"
 
 
+ANY_ROW = "."
+"""Pattern of all rows, for a step without stages."""
+
+
 def _report_launch_gaps(
     of_cause: Sequence[tuple[Row, str]], thresholds: Thresholds, steps: ExistingSteps, run: str
 ) -> Finding:
@@ -369,7 +373,9 @@ def _report_launch_gaps(
         round(gap),
         ratio,
         ("upper bound: profiling makes every launch longer",),
-        changes=tuple(write_change("graph", stage=row["canonical"]) for row in rows),
+        changes=tuple(
+            write_change("graph", stage=row["canonical"], by=None if row["canonical"] else ANY_ROW) for row in rows
+        ),
     )
 
 
