@@ -174,7 +174,7 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     """Plan the fixes of the findings that name a change: predict the step with one after the other."""
     recorded = answer_what_if(replay.job, replay.steps)
     share = recorded.residual_share
-    fixes = [_make_fix(finding) for finding in findings if finding.changes]
+    fixes = [make_fix(finding) for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
     if share > MOST_RESIDUAL:
         fixes, unplanned = [], [_phrase_unexplained_share(share)]
@@ -183,7 +183,7 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
 
 
-def _make_fix(finding: Finding) -> Fix:
+def make_fix(finding: Finding) -> Fix:
     """Make the fix of a finding."""
     return Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
 

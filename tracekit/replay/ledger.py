@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tracekit.model.records import dataclass
@@ -56,6 +58,52 @@ def find_critical_path(
     assert int(spent.sum()) + before == length, "the pieces of the critical path add up to it"
     residual = int(np.minimum(spent[: len(job.settled.residual_ns)], job.settled.residual_ns).sum())
     return CriticalPath(spent, before, length, residual)
+
+
+def list_path_pieces(job: JobGraph, steps: JobSteps) -> Frame:
+    """List the recorded critical path piece by piece: columns source, pid, ts_ns (on the clock of the process), dur_ns, kind, name.
+
+    Neighboring pieces of one owner are one. The last piece comes first.
+    """
+    timing, edges = job.settled.timing, job.edges
+    time, decider, source = timing.time.tolist(), timing.decider.tolist(), edges.source.tolist()
+    rows: list[list[Any]] = []
+    low = int(timing.time[steps.begin].min()) if len(steps) else 0
+    here = int(steps.end[timing.time[steps.end].argmax()]) if len(steps) else 0
+    until = time[here] if len(steps) else low
+    while until > low and decider[here] >= 0:
+        edge = decider[here]
+        here = source[edge]
+        begin = max(time[here], low)
+        if begin >= until:
+            continue
+        kind, owner = int(edges.kind[edge]), int(edges.owner[edge])
+        process = _find_process(job, edge)
+        owned = (process, kind, owner)
+        if rows and rows[-1][0] == owned:
+            rows[-1][1] = begin
+        else:
+            rows.append([owned, begin, until])
+        until = begin
+    sources = [job.processes[process].source for (process, _, _), _, _ in rows]
+    shifts = np.array([job.offset_ns[process] for (process, _, _), _, _ in rows], np.int64)
+    begin, end = (np.array([row[place] for row in rows], np.int64) for place in (1, 2))
+    return Frame.from_columns(
+        {
+            "source": texts([origin.name for origin in sources]),
+            "pid": numbers([origin.pid for origin in sources]),
+            "ts_ns": begin + shifts,
+            "dur_ns": end - begin,
+            "kind": texts([KINDS[kind] for (_, kind, _), _, _ in rows]),
+            "name": texts([_name_edge_owner(job, *owned) for owned, _, _ in rows]),
+        }
+    )
+
+
+def _find_process(job: JobGraph, edge: int) -> int:
+    """Find the process of an edge; that of its source for an arrival."""
+    of_target, of_source = job.process_of(np.array([job.edges.target[edge], job.edges.source[edge]], np.int32)).tolist()
+    return int(of_target if of_target < len(job.processes) else of_source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

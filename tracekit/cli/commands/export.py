@@ -39,6 +39,7 @@ class _Manner:
     verbose: bool
     python: bool = False
     recorded_clocks: bool = False
+    critical_path: bool = False
     top: int = 10
     strict: bool = False
 
@@ -56,6 +57,7 @@ class _Manner:
 @opt.selection
 @click.option("--python", is_flag=True, help="Timeline: keep Python functions, which make it much larger.")
 @click.option("--recorded-clocks", is_flag=True, help="Timeline: do not correct the clocks of ranks.")
+@click.option("--critical-path", is_flag=True, help="Timeline: draw the critical path of the run.")
 @opt.top
 @opt.jobs
 @opt.cache
@@ -70,6 +72,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     perfetto: str | None,
     python: bool,
     recorded_clocks: bool,
+    critical_path: bool,
     options: Options,
     top: int,
     strict: bool,
@@ -87,7 +90,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if perfetto is not None:
         requested = replace(requested, files=(*requested.files, perfetto), format="perfetto")
     targets = out.list_targets(requested)
-    manner = _Manner(replace(options, details=True), quiet, verbose, python, recorded_clocks, top, strict)
+    shown = replace(options, details=True)
+    manner = _Manner(shown, quiet, verbose, python, recorded_clocks, critical_path, top, strict)
     others = [target for target in targets if target.format != "perfetto"]
     status = 0
     for target in targets:
@@ -122,7 +126,12 @@ def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:
     from tracekit.pipeline.timeline import document
 
     exported = document.export_timeline(
-        list(paths), target, manner.options, python=manner.python, correct_clocks=not manner.recorded_clocks
+        list(paths),
+        target,
+        manner.options,
+        python=manner.python,
+        correct_clocks=not manner.recorded_clocks,
+        critical_path=manner.critical_path,
     )
     terminal.print_failures(exported.failures)
     if not manner.quiet:

@@ -27,7 +27,7 @@ MAX_FINDING_MARKS = 200
 """Most intervals of a finding drawn per process: the longest."""
 ANNOTATION_CATEGORY = "tracekit"
 
-_STEPS, _STAGES, _FINDINGS = 1, 1_001, 2_001
+_STEPS, _STAGES, _FINDINGS, _PATH = 1, 1_001, 2_001, 900_001
 _MAX_TRACKS = 1_000
 _WHOLE_RUN_PID = 1
 """Process id of annotations without a process, smaller than any process's."""
@@ -51,11 +51,13 @@ class _DrawnWindows:
     end_ns: int
 
 
-def annotate_timeline(measured: Measurements, report: Report, plan: TimelinePlan) -> Annotations:
-    """Draw the steps, stages and findings of every process as tracks above it.
+def annotate_timeline(
+    measured: Measurements, report: Report, plan: TimelinePlan, path: Frame | None = None
+) -> Annotations:
+    """Draw the steps, stages and findings of every process, and the pieces of the critical path, as tracks above it.
 
     A finding is drawn at its places, on the ranks they name: at their time, else during their stage, else their step.
-    A finding without a place spans the whole timeline, on its own track.
+    A finding without a place spans the whole timeline, on its own track. `path` is that of `ledger.list_path_pieces`.
     """
     drawn = _list_drawn_windows(measured, plan)
     tally: Counter[str] = Counter()
@@ -69,6 +71,8 @@ def annotate_timeline(measured: Measurements, report: Report, plan: TimelinePlan
             tally["omitted"] += max(len(rows) - MAX_LANE_RANGES, 0)
             rows = rows.sort("length", descending=["length"]).head(MAX_LANE_RANGES)
             pieces += _draw_ranges(rows.sort("begin"), pid, first, what, tally)
+    if path is not None and len(path):
+        pieces += _draw_critical_path(path, plan, tally)
     pieces += _draw_findings(report.findings, plan, drawn, tally)
     return Annotations("".join(pieces), tally["rows"], tally["omitted"])
 
@@ -137,6 +141,42 @@ def _draw_slices(
     cells = zip(quoted, tids, format_micros(begin), format_micros(length), args, strict=True)
     head = f',\n{{"ph":"X","cat":"{ANNOTATION_CATEGORY}","pid":{pid},'
     return "".join(map((head + '"name":%s,"tid":%d,"ts":%s,"dur":%s,"args":%s}').__mod__, cells))
+
+
+# Critical path
+
+
+def _draw_critical_path(path: Frame, plan: TimelinePlan, tally: Counter[str]) -> Iterator[str]:
+    """Draw the pieces of the critical path in their processes, with arrows where it moves to another process."""
+    pieces = _shift_windows(path, plan.of_source()).sort("begin")
+    number_of = index_lanes(plan.lanes)
+    pids = np.array([number_of[number].pid(NOTES) for number in pieces.values("process")], np.int64)
+    names = [name or kind for name, kind in zip(pieces.values("name"), pieces.values("kind"), strict=True)]
+    args = [f'{{"kind":{quote_json(kind)}}}' for kind in pieces.values("kind")]
+    for pid in np.unique(pids).tolist():
+        rows = np.flatnonzero(pids == pid)
+        yield name_track(pid, "critical path", _PATH, what="thread", tid=_PATH)
+        chosen = pieces.take(rows)
+        texts_of = [names[row] for row in rows.tolist()], [args[row] for row in rows.tolist()]
+        yield _draw_slices(pid, [_PATH] * len(rows), texts_of[0], chosen["begin"], chosen["length"], texts_of[1], tally)
+    yield _draw_moves(pids, pieces["begin"], pieces["end"])
+
+
+def _draw_moves(pids: Ints, begin: Ints, end: Ints) -> str:
+    """Draw an arrow from each piece to the next one if that is in another process."""
+    moves = np.flatnonzero(pids[1:] != pids[:-1])
+    arrows = []
+    for flow, place in enumerate(moves.tolist()):
+        for phase, row, times in (
+            ("s", place, end[place : place + 1] - 1),
+            ("f", place + 1, begin[place + 1 : place + 2]),
+        ):
+            (micros,) = format_micros(times)
+            arrows.append(
+                f',\n{{"ph":"{phase}","bp":"e","cat":"{ANNOTATION_CATEGORY}","name":"critical path","id":{flow},'
+                f'"pid":{pids[row]},"tid":{_PATH},"ts":{micros}}}'
+            )
+    return "".join(arrows)
 
 
 # Findings

@@ -25,9 +25,11 @@ from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
+from tracekit.pipeline.replaying import replay_run
 from tracekit.pipeline.timeline.annotations import Annotations, annotate_timeline
 from tracekit.pipeline.timeline.lanes import Lane, TimelinePlan, find_lane, plan_timeline
 from tracekit.pipeline.timeline.rows import format_trace
+from tracekit.replay.ledger import list_path_pieces
 
 COPY_BYTES = 2**20
 _GZIP_LEVEL = 1
@@ -58,11 +60,12 @@ def export_timeline(
     *,
     python: bool = False,
     correct_clocks: bool = True,
+    critical_path: bool = False,
 ) -> ExportedTimeline:
     """Merge all traces of `paths` into one file `target` (gzip if it ends in .gz), and return its contents.
 
     Reads the traces twice: to judge them, which gives clock corrections and findings, and to write them. `python` keeps
-    Python functions. Raises `TracekitError` if no source can be read, or the file cannot be written.
+    Python functions; `critical_path` draws the critical path of the run. Raises `TracekitError` if no source can be read, or the file cannot be written.
     """
     target = Path(target)
     check_writable(target)
@@ -73,7 +76,11 @@ def export_timeline(
     where = plan_timeline(measured, correct_clocks=correct_clocks)
     if not where.lanes:
         raise TracekitError("none of these files is a trace", "name profiles, not logs alone")
-    annotations = annotate_timeline(measured, report, where)
+    path = None
+    if critical_path:
+        replay = replay_run(paths, options)
+        path = list_path_pieces(replay.job, replay.steps)
+    annotations = annotate_timeline(measured, report, where, path)
     among = _is_target_among_inputs(target, discovery)
     with contextlib.ExitStack() as stack:
         with explain_write_errors(target):
