@@ -8,7 +8,7 @@ import pytest
 from command_line import invoke
 
 import tracekit
-from tracekit.replay.changes import VERBS, Selection, format_change, make_change, parse_change
+from tracekit.replay.changes import VERBS, Selection, parse_change
 from tracekit.replay.edges import KINDS
 from tracekit.replay.what_if_tables import KIND_LABELS
 
@@ -54,19 +54,6 @@ def test_a_change_lists_the_names_and_stages_that_it_touches(report):
     assert sum(by_stage.values()) == touched[0]["waits_count"]
 
 
-def test_the_rows_of_the_critical_path_add_up_to_it(report):
-    assert sum(row["share_ratio"] for row in rows(report, "critical_path")) == pytest.approx(1)
-
-
-def test_work_and_owners_add_up_to_the_window_of_each_rank(report):
-    windows = rows(report, "ledger.ranks")
-    assert [row["rank"] for row in windows] == [0, 1]
-    for window in windows:
-        owned = sum(row["step_ns"] for row in rows(report, "ledger") if row["rank"] == window["rank"])
-        assert owned == pytest.approx(window["rest_ns"])
-        assert window["work_ns"] + owned == pytest.approx(window["window_ns"])
-
-
 def test_marks_of_several_steps_are_one_owner(report):
     names = [row["name"] for row in rows(report, "ledger") if (row["rank"], row["owner_rank"]) == (0, 0)]
     assert names.count("ProfilerStep") == 1
@@ -80,9 +67,6 @@ def test_marks_of_several_steps_are_one_owner(report):
         ("scale device step=9 factor=0.5", "step: recorded are 5–7"),
         ("hide op=reduce_scatter until=Optimizer", "did you mean ncclDevKernel_ReduceScatter"),
         ("hide op=ReduceScatter until=optimizer", "did you mean Optimizer.step#AdamW.step?"),
-        ("scale device factor=1", "changes nothing"),
-        ('remove op="Memcpy HtoD', "a quote is not closed"),
-        ("scale gpu factor=0.5", "'gpu' is not name=value"),
     ],
 )
 def test_an_error_names_what_was_recorded_or_can_be_written(change, message):
@@ -91,46 +75,13 @@ def test_an_error_names_what_was_recorded_or_can_be_written(change, message):
     assert message in result.stderr
 
 
-def test_several_runs_and_paths_without_traces_are_errors():
-    several = invoke("whatif", str(ROOT / "examples/compare_cpu"))
-    assert several.exit_code == 2
-    assert "a replay needs one run, and 8 runs are here" in several.stderr
-    memory = invoke("whatif", str(ROOT / "examples/simulated_memory/leaking"))
-    assert memory.exit_code == 2
-    assert "nothing to replay" in memory.stderr
-    saved = invoke("whatif", "run.tkm")
-    assert saved.exit_code == 2
-    assert "run.tkm: saved measurements contain no events to replay" in saved.stderr
-
-
-def test_steps_in_several_files_are_noted():
+def test_a_path_that_ends_within_the_run_is_noted():
+    """Nothing leads from the last recording of a rank to those before it, of other stages."""
     result = invoke("whatif", str(ROOT / "examples/verl_cpu/outputs/profile"), "-c", "scale host factor=0.5", "--json")
     cautions = " ".join(json.loads(result.stdout)["cautions"])
-    assert "some ranks recorded a step in several files" in cautions
-    assert "the critical path covers the last" in cautions
-
-
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("scale device rank=0-2,5 factor=0.8", "scale device factor=0.8 rank=0,1,2,5"),
-        ("unwait by=aten::item", "unwait by=aten::item"),
-        ('remove op="Memcpy HtoD"', 'remove device op="Memcpy HtoD"'),
-        (r"prefetch range=enumerate\(DataLoader workers=4", r"prefetch range=enumerate\(DataLoader workers=4"),
-        ("set host silent=true to_us=0 at_least_us=0.5", "set host to_us=0 silent=true at_least_us=0.5"),
-        ("""graph range='say "a b"'""", """graph range='say "a b"'"""),
-    ],
-)
-def test_a_change_is_written_as_it_is_read(text, written):
-    change = parse_change(text)
-    assert sorted(change.describe().split()) == sorted(written.split())
-    assert parse_change(change.describe()) == change
-
-
-def test_a_name_with_both_kinds_of_quotes_is_written_as_json():
-    change = make_change({"do": "graph", "range": """it's "a" """})
-    assert format_change(change).startswith("{")
-    assert parse_change(format_change(change)) == change
+    assert re.search(
+        r"the critical path covers the last [\d.]+ m?s: no dependency leads from there to earlier recordings", cautions
+    )
 
 
 def page_rows(heading):

@@ -71,6 +71,17 @@ EVERY_VERB = [
         {"do": "graph", "range": "execute_context_0", "factor": 0.1},
         RunChange("graph", "range", Selection(range="execute_context_0"), factor=0.1),
     ),
+    (
+        "graph stage=gen by=decode",
+        {"do": "graph", "stage": "gen", "by": "decode"},
+        RunChange("graph", "range", Selection(stage="gen", by="decode"), factor=0.0),
+    ),
+    ("remove range stage=gen", {"do": "remove", "on": "range", "stage": "gen"}, RunChange("remove", "range", Selection(stage="gen"))),
+    (
+        "scale collective stage= work=c(h smaller_bytes=4096 factor=0.5",
+        {"do": "scale", "on": "collective", "stage": "", "work": "c(h", "smaller_bytes": 4096, "factor": 0.5},
+        RunChange("scale", "collective", Selection(stage="", work="c(h", smaller_bytes=4096.0), factor=0.5),
+    ),
 ]  # fmt: skip
 
 
@@ -95,6 +106,33 @@ def test_a_graph_takes_no_host_time_unless_told():
     assert make_change({"do": "graph", "range": "decode", "factor": 1}).factor == 1
 
 
+def test_fields_of_other_verbs_are_not_set():
+    change = parse_change("unwait by=aten::item")
+    assert (change.factor, change.to_us, change.host, change.until, change.workers) == (None,) * 5
+    assert parse_change("prefetch range=x").workers is None
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("scale device rank=0-2,5 factor=0.8", "scale device rank=0,1,2,5 factor=0.8"),
+        ("unwait by=aten::item", "unwait by=aten::item"),
+        ('remove op="Memcpy HtoD"', 'remove device op="Memcpy HtoD"'),
+        (r"prefetch range=enumerate\(DataLoader workers=4", r"prefetch range=enumerate\(DataLoader workers=4"),
+        ("set host silent=true to_us=0 at_least_us=0.5", "set host silent=true at_least_us=0.5 to_us=0"),
+        ("""graph range='say "a b"'""", """graph range='say "a b"' factor=0"""),
+        ('unwait by=x stage=""', 'unwait stage="" by=x'),
+    ],
+)
+def test_a_change_is_written_in_words(text, written):
+    assert parse_change(text).describe() == written
+
+
+def test_a_name_with_both_kinds_of_quotes_is_written_as_json():
+    fields = {"do": "graph", "on": "range", "range": """it's "a" """, "factor": 0.0}
+    assert json.loads(make_change(fields).describe()) == fields
+
+
 def test_a_description_leaves_out_what_is_not_chosen():
     assert describe_change(parse_change("unwait by=aten::item")) == {"do": "unwait", "on": "host", "by": "aten::item"}
     described = describe_change(parse_change("scale device rank=3,1 factor=0.5"))
@@ -111,9 +149,11 @@ def test_a_description_leaves_out_what_is_not_chosen():
         silent=st.booleans(),
         at_least_us=st.floats(0, 1e9),
         longer_than_us=st.just(0.0) | st.floats(0.001, 1e9),
+        smaller_bytes=st.just(0.0) | st.floats(1, 1e9),
+        stage=st.none() | st.sampled_from(["", "gen", "it's", "a (b"]),
         nth=st.none() | st.frozensets(st.integers(0, 9), min_size=1),
     ),
-    st.floats(0, 1e6),
+    st.floats(0, 1e6).filter(lambda factor: factor != 1),
 )
 def test_any_change_survives_its_description(where, factor):
     change = RunChange("scale", "device", where, factor=factor)
@@ -136,18 +176,23 @@ REFUSED = [
     ("unblock", "unblock needs 'op'", "Make copies asynchronous: their calls return at once."),
     ("hide op=x", "hide needs 'until'", "Let only the work inside the row `until` wait for these collectives."),
     ("prefetch", "prefetch needs 'range'", "Let `workers` threads prepare what a range prepares, ahead of time."),
-    ("graph", "graph needs 'range'", "Launch all ops of a range with one call, at `factor` of its host time."),
+    ("graph", "graph names no range", "name it: range=decode, or stage=gen"),
+    ("graph op=x stage=", "graph names no range", "name it: range=decode, or stage=gen"),
+    ("scale device factor=1", "factor: 1 changes nothing", "0.8 makes the selected work last 80 % as long"),
+    ("scale device smaller_bytes=-1 factor=2", "smaller_bytes: -1 is not a number from 0 to 1,000,000,000,000", ""),
+    ('{"do": "unwait", "stage": 3}', "stage: 3 is not a text", ""),
+    ("remove op='x", "remove op='x: a quote is not closed", 'write op="Pageable -> Device", or JSON'),
     ("scale range factor=1", "scale cannot be done on 'range'", "on: host, device, collective"),
     ("unwait device by=x", "unwait cannot be done on 'device'", "on: host"),
     ("hide host until=x", "hide cannot be done on 'host'", "on: collective"),
     ('{"do": "scale", "on": ["device"], "factor": 1}', "scale cannot be done on ['device']", "on: host, device, collective"),
     ("unwait by=x factor=2", "unwait has no 'factor'", "Do not wait for the device in the selected calls."),
     ("scale factor=2 workers=2", "scale has no 'workers'", "Multiply the length by a factor."),
-    ("unwait", "unwait names no calls", 'name the op that waits: "by": "aten::item"'),
-    ("unwait range=", "unwait names no calls", 'name the op that waits: "by": "aten::item"'),
-    ("remove rank=1", "remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"'),
-    ("remove collective rank=1", "remove names no ops", 'name them: "op": "Memcpy HtoD", or "by": "aten::to"'),
-    ("remove range by=x", "remove names no range", 'name it: "range": "validation"'),
+    ("unwait", "unwait names no calls", "name the op that waits: by=aten::item"),
+    ("unwait range=", "unwait names no calls", "name the op that waits: by=aten::item"),
+    ("remove rank=1", "remove names no ops", 'name them: op="Pageable -> Device", or by=aten::to'),
+    ("remove collective rank=1", "remove names no ops", "name them: op=ReduceScatter"),
+    ("remove range by=x", "remove names no range", "name it: range=validation"),
     ("scale factor=-1", "factor: -1 is not a number from 0 to 1,000,000", ""),
     ("scale factor=nan", "factor: 'nan' is not a number from 0 to 1,000,000", ""),
     ("scale factor=NaN", "factor: nan is not a number from 0 to 1,000,000", ""),
@@ -208,7 +253,7 @@ def test_deeply_nested_texts_are_refused(text):
 
 def test_a_pattern_of_a_form_that_will_change_gives_no_warning():
     """Python warns of "[[" as of a set within a set; here warnings are errors."""
-    assert parse_change("scale factor=1 op=[[a]x").where.op == "[[a]x"
+    assert parse_change("scale factor=2 op=[[a]x").where.op == "[[a]x"
 
 
 HOSTILE = ["\x1b[31m", "\x07", "\u202e", "\x9b", "\udcff", "\n"]
