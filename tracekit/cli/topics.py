@@ -36,6 +36,7 @@ COMMAND_PAGES: Mapping[str, str] = {
     "compare": "compare",
     "gate": "guides/ci",
     "noise": "compare",
+    "whatif": "whatif",
     "explain": "tour",
     "tables": "sql",
     "sql": "sql",
