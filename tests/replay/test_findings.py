@@ -1,20 +1,15 @@
 """Changes that findings name: replayed, they bring what the simulated fault costs. The test tells them nothing of the fault."""
 
 import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.job_expected import EXPECTED
-from jobsim.faults import ALL_KINDS, job_of
-from jobsim.truth import make
+from jobsim.faults import ALL_KINDS
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import replay_run
-from tracekit.pipeline.run import analyze_uncached, judge
+from tracekit.pipeline.run import analyze_uncached
 from tracekit.replay.changes import parse_change
-from tracekit.replay.plan import Fix, plan_fixes
 
 EXAMPLE = Path(__file__).parents[2] / "examples/simulated_gpu/outputs/profile"
 
@@ -43,38 +38,20 @@ OFF = {
 communication and not only the reductions that need not be, and event waits that never had to wait are not seen."""
 
 
-@cache
-def predict(kind, seed, folder):
-    """(what the fault costs, what the fix of the finding that names it saves) as shares of the step; None without one."""
-    truth = make(job_of(kind, "small", seed), folder)
-    run = replay_run(folder / "profile", Options(jobs=1, cache=False), questions=None)
-    findings = judge(run.measured, details=False).findings
-    expected = EXPECTED[kind]
-    rules = (*(expected.rules or ()), *expected.also)
-    named = [f for f in findings if f.changes and (not rules or f.rule in rules)]
-    if not named:
-        return truth["all_faults_ns"] / truth["step_ns"], None
-    fixes = [Fix(finding.rule, tuple(map(parse_change, finding.changes))) for finding in named]
-    plan = plan_fixes(run.job, run.steps, fixes)
-    saved = max((fix.alone_ns for fix in plan.fixes), default=0.0)
-    return truth["all_faults_ns"] / truth["step_ns"], saved / truth["step_ns"]
-
-
 @pytest.mark.parametrize("kind", FAST)
 def test_the_fix_of_a_finding_saves_what_the_fault_costs(kind, tmp_path):
-    cost, saved = predict(kind, 0, tmp_path)
+    cost, saved, _ = predict_saving(kind, 0, tmp_path)
     assert saved == pytest.approx(cost, rel=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_the_fixes_of_findings_save_what_faults_cost(seed, tmp_path):
+def test_the_fixes_of_findings_save_what_faults_cost(tmp_path):
     """All kinds of faults that one finding names: the errors of the savings."""
     errors = {}
     for kind in ALL_KINDS:
         if kind in NO_CHANGE or kind in SEVERAL_FINDINGS:
             continue
-        cost, saved = predict(kind, seed, tmp_path / kind)
+        cost, saved, _ = predict_saving(kind, 0, tmp_path / kind)
         if cost >= 0.01:
             errors[kind] = 1.0 if saved is None else abs(saved / cost - 1)
     assert len(errors) >= 50

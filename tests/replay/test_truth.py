@@ -46,7 +46,7 @@ def test_what_costs_no_counted_step_brings_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_steps_without_faults_are_predicted(seed):
     """All kinds: the limits that the design demands of the distribution."""
     errors = {kind: measure_errors(kind, seed) for kind in ALL_KINDS}
