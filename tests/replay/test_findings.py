@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.replay_faults import predict_saving
 from jobsim.faults import ALL_KINDS
 
 from tracekit.pipeline.options import Options

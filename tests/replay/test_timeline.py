@@ -1,6 +1,7 @@
 """The critical path on the merged timeline."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_kernels_on_the_path_lie_on_the_rows_of_their_rank(drawn):
 
 def test_an_arrow_leads_to_each_piece_in_another_process(drawn):
     pieces = sorted(pieces_of(drawn), key=lambda e: e["ts"])
-    moves = sum(a["pid"] != b["pid"] for a, b in zip(pieces, pieces[1:], strict=False))
+    moves = sum(a["pid"] != b["pid"] for a, b in pairwise(pieces))
     starts = {e["id"]: e for e in drawn if e["ph"] == "s" and e["name"] == "critical path"}
     ends = {e["id"]: e for e in drawn if e["ph"] == "f" and e["name"] == "critical path"}
     assert moves == len(starts) == len(ends) > 10
