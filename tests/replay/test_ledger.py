@@ -148,11 +148,13 @@ def test_the_step_is_the_mean_over_processes(tmp_path):
     """Rank 0: steps of 100 and 150 µs with 50 between: 300 / 2; rank 1: one of 90."""
     rows = [step(1, 0, 100), step(2, 150, 150), annotation("x", 10, 5)], [step(1, 0, 90), annotation("x", 10, 5)]
     job = replay_rows(tmp_path, *rows).job
-    times = measure_step_times(list_job_steps(job), job.time)
-    assert times.by_process == {0: 150_000, 1: 90_000}
-    assert times.mean_ns == 120_000
-    second = measure_step_times(list_job_steps(job, lambda process, number: number == 2), job.time)
-    assert second.by_process == {0: 150_000}
+
+    def mean_us(counts):
+        return measure_step_times(list_job_steps(job, counts), job.time).mean_ns / 1_000
+
+    assert [mean_us(lambda process, _, wanted=wanted: process == wanted) for wanted in (0, 1)] == [150, 90]
+    assert mean_us(None) == 120
+    assert mean_us(lambda _, number: number == 2) == 150
 
 
 def test_an_empty_recording_has_an_empty_path():

@@ -48,15 +48,15 @@ def refusal(call, *arguments):
     return problem.removeprefix("tracekit: "), "".join(hint.strip().removeprefix("try: ") for hint in hints)
 
 
-def recorded_step_ms():
+def recorded_step_ms(*numbers):
     """The mean step of the example by its rows alone, over two ranks.
 
-    Steps 6 and 7 last from the completion of what was launched before them to that of all launched until their end.
+    These steps (6 and 7 by default), which follow one another, last from the completion of what was launched before them to that of all launched until their end.
     """
     walls = []
     for path in sorted(GPU.rglob("*rank*.json.gz")):
         rows = [row for row in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if "dur" in row]
-        wanted = ("ProfilerStep#6", "ProfilerStep#7")
+        wanted = [f"ProfilerStep#{number}" for number in numbers or (6, 7)]
         marks = [row for row in rows if row["name"] in wanted and row["cat"] == "user_annotation"]
         begin, end = min(row["ts"] for row in marks), max(row["ts"] + row["dur"] for row in marks)
         calls = {row["args"]["correlation"]: row["ts"] for row in rows if row["cat"] in ("cuda_runtime", "cuda_driver")}
@@ -111,7 +111,7 @@ def test_tables_of_critical_path_and_ledger_add_up(call):
     assert sum(row["share"] for row in sheet_rows(report, "critical_path")) == pytest.approx(1, abs=1e-6)
     per_step = sum(row["step_ns"] for row in sheet_rows(report, "critical_path"))
     assert per_step == pytest.approx(recorded_step_ms() * 1e6, rel=0.002)
-    ledger, ranks = sheet_rows(report, "ledger"), sheet_rows(report, "ledger.ranks")
+    ledger, ranks = sheet_rows(report, "ledger"), sheet_rows(report, "ranks")
     assert [row["rank"] for row in ranks] == [0, 1]
     for window in ranks:
         owned = sum(row["step_ns"] for row in ledger if row["rank"] == window["rank"])
@@ -299,6 +299,15 @@ def test_steps_are_selected(call):
         "none of 2 profiles has a step that was asked for",
         "there are ranks 0, 1; steps 5–7; stages gen, old_log_prob, ref, update_actor",
     )
+
+
+def test_steps_that_do_not_follow_one_another_are_timed_each(call):
+    """Steps 5 and 7 last what each lasts by itself; step 6 between them does not count."""
+    change = ("-c", "scale device factor=0.5")
+    (row,) = sheet_rows(json_of(call, GPU, "--steps", "5,7", *change), "changes")
+    recorded = (recorded_step_ms(5) + recorded_step_ms(7)) / 2 * 1e6
+    assert row["step_ns"] + row["gain_ns"] == pytest.approx(recorded, abs=1)
+    assert recorded != pytest.approx(recorded_step_ms(5, 6, 7) * 1e6, rel=0.001)
 
 
 def test_ranks_are_selected(call):

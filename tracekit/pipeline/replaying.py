@@ -179,7 +179,7 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     if share > MOST_RESIDUAL:
         fixes, unplanned = [], [_phrase_unexplained_share(share)]
     plan = plan_fixes(replay.job, replay.steps, fixes)
-    unplanned += [f"{fixes[place].name}: {problem}" for place, problem in plan.refused]
+    unplanned += [f"not predicted: {fixes[place].name}: {problem}" for place, problem in plan.refused]
     return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
 
 

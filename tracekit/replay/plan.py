@@ -75,9 +75,9 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
         last = planner.time(others) - everything if others else planner.recorded_ns - alone[best]
         before = planned[-1].step_ns if planned else planner.recorded_ns
         gain, most = before - results[best], planner.recorded_ns - alone[best]
-        behind = (
-            planner.find_blocking_fix(fixes[best], [fixes[place] for place in chosen]) if gain < LITTLE * most else None
-        )
+        behind = None
+        if gain < LITTLE * most and most > 0:
+            behind = planner.find_blocking_fix(fixes[best], [fixes[place] for place in chosen])
         planned.append(PlannedFix(fixes[best], best, results[best], gain, most, last, behind))
         chosen.append(best)
     return Plan(planner.recorded_ns, tuple(planned), tuple(refused))

@@ -362,6 +362,55 @@ def synchronize_recorded(folder):
 
 
 @rule_case(
+    "a long synchronization may return late", (5_107, 10_147),
+    replaced(call_waits, "LATE_SHARE", 0.0), replaced(call_waits, "LATE_SHARE", 1e9),
+)  # fmt: skip
+def synchronize_late(folder):
+    """`k` ends at 10,007 or 5,007, and the call of 10 ms returns 100 µs later.
+
+    A call of 127 µs that returns 40 µs after `k` did something else, too: it takes as long with half of `k`.
+    """
+    long = [*issue("k", 0, 7, 10_000, 1), runtime("cudaStreamSynchronize", 20, 10_087, 2)]
+    late = replay_rows(folder, long).after(shorten("k")).host(10_107)
+    short = [*issue("k", 10_000, 10_007, 100, 1), runtime("cudaStreamSynchronize", 10_020, 127, 2)]
+    return late, replay_rows(folder, short).after(shorten("k")).host(10_147)
+
+
+def launched_only(self, op, ts_ns):
+    """Mark only ops whose launch is recorded."""
+    return self.is_launched[op] & (self.launch_ns[op] < ts_ns)
+
+
+@rule_case(
+    "work of a recorded stream may seem to end after the wait for it",
+    (102, 202),
+    replaced(call_waits, "SKEW_SHARE", 0.0),
+)
+def synchronize_skewed(folder):
+    """`k` ends at 207 or 107 on a clock that is 5 µs ahead. Without a record of the stream nothing relates the two."""
+    rows = [*issue("k", 0, 7, 200, 1), runtime("cudaStreamSynchronize", 20, 182, 2)]
+    named = replay_rows(folder, [*rows, recorded_wait(20, 182, 2, 7)]).after(shorten("k")).host(202)
+    return named, replay_rows(folder, rows).after(shorten("k")).host(202)
+
+
+@rule_case(
+    "a device synchronization waits for work without a launch", (60, 110),
+    replaced(call_waits._Launched, "mark_launched_before", launched_only),
+    replaced(call_waits._Launched, "mark_launched_before", lambda self, op, ts_ns: np.ones(len(op), np.bool_)),
+)  # fmt: skip
+def synchronize_unlaunched(folder):
+    """`k`, launched before the recording, ends at 107 or 57: the call returns 3 µs later.
+
+    A `late`, launched by another thread during the call, is not awaited, though it ends with it.
+    """
+    rows = [kernel("k", 7, 100), *issue("y", 5, 12, 8, 2, stream=9), runtime("cudaDeviceSynchronize", 20, 90, 3)]
+    alone = replay_rows(folder, rows).after(shorten("k")).host(110)
+    late = [*issue("k", 0, 7, 8, 1), *issue("late", 30, 37, 70, 2, tid=101, stream=9)]
+    job = replay_rows(folder, [*late, runtime("cudaDeviceSynchronize", 20, 90, 3)])
+    return alone, job.after(shorten("late")).host(110)
+
+
+@rule_case(
     "a device synchronization waits for all work launched before", 60, replaced(call_waits, "_find_device", nobody)
 )
 def synchronize_device(folder):
