@@ -74,7 +74,7 @@ EVERY_VERB = [
     (
         "graph stage=gen by=decode",
         {"do": "graph", "stage": "gen", "by": "decode"},
-        RunChange("graph", "range", Selection(stage="gen", by="decode"), factor=0.0),
+        RunChange("graph", "range", Selection(stage="gen", by="decode")),
     ),
     ("remove range stage=gen", {"do": "remove", "on": "range", "stage": "gen"}, RunChange("remove", "range", Selection(stage="gen"))),
     (
@@ -102,7 +102,8 @@ def test_a_described_change_is_read_again(change):
 
 
 def test_a_graph_takes_no_host_time_unless_told():
-    assert make_change({"do": "graph", "range": "decode"}).factor == 0
+    assert make_change({"do": "graph", "range": "decode"}).factor is None
+    assert make_change({"do": "graph", "range": "decode", "factor": 0}).factor == 0
     assert make_change({"do": "graph", "range": "decode", "factor": 1}).factor == 1
 
 
@@ -120,7 +121,7 @@ def test_fields_of_other_verbs_are_not_set():
         ('remove op="Memcpy HtoD"', 'remove device op="Memcpy HtoD"'),
         (r"prefetch range=enumerate\(DataLoader workers=4", r"prefetch range=enumerate\(DataLoader workers=4"),
         ("set host silent=true to_us=0 at_least_us=0.5", "set host silent=true at_least_us=0.5 to_us=0"),
-        ("""graph range='say "a b"'""", """graph range='say "a b"' factor=0"""),
+        ("""graph range='say "a b"'""", """graph range='say "a b"'"""),
         ('unwait by=x stage=""', 'unwait stage="" by=x'),
     ],
 )

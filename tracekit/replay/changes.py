@@ -284,7 +284,7 @@ def format_change(change: RunChange) -> str:
     """Format a change as words that `parse_change` reads, or as JSON if a name contains both kinds of quotes.
 
     >>> format_change(parse_change('{"do": "remove", "op": "a b", "rank": [0, 2]}'))
-    'remove device op="a b" rank=0,2'
+    'remove device rank=0,2 op="a b"'
     """
     fields = describe_change(change)
     words: list[str] = [change.do, change.on] if len(VERBS[change.do].targets) > 1 else [change.do]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tracekit.model.records import dataclass
@@ -65,26 +63,7 @@ def list_path_pieces(job: JobGraph, steps: JobSteps) -> Frame:
 
     Neighboring pieces of one owner are one. The last piece comes first.
     """
-    timing, edges = job.settled.timing, job.edges
-    time, decider, source = timing.time.tolist(), timing.decider.tolist(), edges.source.tolist()
-    rows: list[list[Any]] = []
-    low = int(timing.time[steps.begin].min()) if len(steps) else 0
-    here = int(steps.end[timing.time[steps.end].argmax()]) if len(steps) else 0
-    until = time[here] if len(steps) else low
-    while until > low and decider[here] >= 0:
-        edge = decider[here]
-        here = source[edge]
-        begin = max(time[here], low)
-        if begin >= until:
-            continue
-        kind, owner = int(edges.kind[edge]), int(edges.owner[edge])
-        process = _find_process(job, edge)
-        owned = (process, kind, owner)
-        if rows and rows[-1][0] == owned:
-            rows[-1][1] = begin
-        else:
-            rows.append([owned, begin, until])
-        until = begin
+    rows = _walk_path(job, steps) if len(steps) else []
     sources = [job.processes[process].source for (process, _, _), _, _ in rows]
     shifts = np.array([job.offset_ns[process] for (process, _, _), _, _ in rows], np.int64)
     begin, end = (np.array([row[place] for row in rows], np.int64) for place in (1, 2))
@@ -98,6 +77,28 @@ def list_path_pieces(job: JobGraph, steps: JobSteps) -> Frame:
             "name": texts([_name_edge_owner(job, *owned) for owned, _, _ in rows]),
         }
     )
+
+
+def _walk_path(job: JobGraph, steps: JobSteps) -> list[tuple[tuple[int, int, int], int, int]]:
+    """Walk the recorded critical path back: (process, kind and owner; begin; end) of each piece."""
+    timing, edges = job.settled.timing, job.edges
+    time, decider, source = timing.time.tolist(), timing.decider.tolist(), edges.source.tolist()
+    low, here = int(timing.time[steps.begin].min()), int(steps.end[timing.time[steps.end].argmax()])
+    rows: list[tuple[tuple[int, int, int], int, int]] = []
+    until = time[here]
+    while until > low and decider[here] >= 0:
+        edge = decider[here]
+        here = source[edge]
+        begin = max(time[here], low)
+        if begin >= until:
+            continue
+        owned = _find_process(job, edge), int(edges.kind[edge]), int(edges.owner[edge])
+        end = until
+        if rows and rows[-1][0] == owned:
+            _, _, end = rows.pop()
+        rows.append((owned, begin, end))
+        until = begin
+    return rows
 
 
 def _find_process(job: JobGraph, edge: int) -> int:
