@@ -51,8 +51,8 @@ def predict_saving(kind: str, seed: int, folder: Path) -> tuple[float, float | N
     """Predict what the fix of the finding that names a fault saves: (cost, saving as shares of the step, rule)."""
     truth = make(job_of(kind, "small", seed), folder)
     run = replay_run(folder / "profile", Options(jobs=1, cache=False), questions=None)
-    expected = EXPECTED[kind]
-    rules = (*(expected.rules or ()), *expected.also)
+    expected = EXPECTED.get(kind)
+    rules = (*(expected.rules or ()), *expected.also) if expected else ()
     findings = judge(run.measured, details=False).findings
     named = [finding for finding in findings if finding.changes and (not rules or finding.rule in rules)]
     step, cost = truth["step_ns"], truth["all_faults_ns"]
