@@ -3,8 +3,8 @@
     python tests/benchmarks/replay_faults.py [--seeds 2] [--only KIND,…] [--jobs 2] [--write]
 
 Each kind of fault is predicted twice: with the parameter of the fault (`tests/support/replay/remedies.py`), which measures the
-graph alone, and with the changes that the finding names, which also measures the rule. A line has the cost of the fault as a
-share of the step, the largest error of both savings over the seeds, and the rule. `--write` writes the table to
+graph alone, and with the changes that the findings on it name, which also measures the rules. A line has the cost of the fault as a
+share of the step, the largest error of both savings over the seeds, and the rules. `--write` writes the table to
 `replay_faults.txt`.
 """
 
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 def predict_saving(kind: str, seed: int, folder: Path) -> tuple[float, float | None, str]:
-    """Predict what the fix of the finding that names a fault saves: (cost, saving as shares of the step, rule)."""
+    """Predict what the fixes of the findings that name a fault save together: (cost, saving as shares of the step, rules)."""
     truth = make(job_of(kind, "small", seed), folder)
     run = replay_run(folder / "profile", Options(jobs=1, cache=False), questions=None)
     expected = EXPECTED.get(kind)
@@ -58,11 +58,11 @@ def predict_saving(kind: str, seed: int, folder: Path) -> tuple[float, float | N
     step, cost = truth["step_ns"], truth["all_faults_ns"]
     if not named:
         return cost / step, None, "no finding names a change"
-    fixes = plan_fixes(run.job, run.steps, list(map(make_fix, named))).fixes
-    if not fixes:
+    plan = plan_fixes(run.job, run.steps, list(map(make_fix, named)))
+    if not plan.fixes:
         return cost / step, None, "no change matches"
-    best = max(fixes, key=lambda fix: fix.alone_ns)
-    return cost / step, best.alone_ns / step, named[best.place].rule
+    saved = plan.recorded_ns - plan.fixes[-1].step_ns
+    return cost / step, saved / step, ", ".join(dict.fromkeys(named[fix.place].rule for fix in plan.fixes))
 
 
 def measure(work: tuple[str, int]) -> Outcome:
@@ -87,7 +87,7 @@ def make_table(outcomes: list[Outcome]) -> Iterator[str]:
         yield f"{kind:28}{cost:8.1%}{_share(graph):>11}{_share(finding):>9}  {of_kind[0].rule}"
     for title, errors in (
         ("with the parameter of the fault", [o.graph for o in outcomes if o.graph is not None]),
-        ("with the changes of the finding", [o.finding for o in outcomes if o.finding is not None]),
+        ("with the changes of the findings", [o.finding for o in outcomes if o.finding is not None]),
     ):
         values = np.array(errors)
         within = float((values <= 0.25).mean())
