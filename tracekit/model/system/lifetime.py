@@ -51,27 +51,27 @@ def exit_at_once(status: int) -> NoReturn:
         os._exit(status)
 
 
-def find_descendants(pid: int) -> dict[int, str]:
-    """Start times of the descendants of `pid`, by process id; empty where the system has no `/proc`."""
+def find_descendants(*pids: int) -> dict[int, str]:
+    """Start times of the descendants of these processes, by process id; empty where the system has no `/proc`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         fields = _read_stat_fields(entry)
         if fields:
             children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
     below: dict[int, str] = {}
-    pending = [pid]
+    pending = list(pids)
     while pending:
-        for child in children.get(pending.pop(), []):
+        for child in children.pop(pending.pop(), []):
             below[child] = read_start_time(child)
             pending.append(child)
     return below
 
 
-def find_marked_descendants(pid: int, marks: Sequence[str]) -> dict[int, str]:
-    """Return the descendants of `pid` with one of the `marks` in their command lines, as `find_descendants` does."""
+def find_marked_descendants(pid: int | Sequence[int], marks: Sequence[str]) -> dict[int, str]:
+    """Return the descendants of processes with one of the `marks` in their command lines, as `find_descendants` does."""
     return {
         process: since
-        for process, since in find_descendants(pid).items()
+        for process, since in find_descendants(*([pid] if isinstance(pid, int) else pid)).items()
         if any(mark in _read_command_line(process) for mark in marks)
     }
 
@@ -212,8 +212,7 @@ def _kill_all(noted: dict[int, str], marks: Sequence[str]) -> None:
 def _note_children(noted: dict[int, str], marks: Sequence[str]) -> bool:
     """Note what the noted processes started, which is not below the program that has ended; return whether any is new."""
     before = len(noted)
-    for process in _list_running(noted):
-        noted |= find_marked_descendants(process, marks)
+    noted |= find_marked_descendants(_list_running(noted), marks)
     return len(noted) > before
 
 
