@@ -28,7 +28,7 @@ from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import MICRO, JobIndex, mark_windows, select_host_edges, select_ops
 
 ASYNC_CALL_NS, HAND_OVER_NS = 4 * MICRO, 1 * MICRO
-"""What an asynchronous copy costs the host, and how soon the consumer of a hidden collective starts."""
+"""Host time of an asynchronous copy, and the delay of the consumer of a hidden collective."""
 
 MOST_NS = 10**15
 """Longest time that a change may make of an edge: sums of such times are numbers of 64 bits."""

@@ -1,6 +1,6 @@
 """Calls that wait for the device: which op each waited for, and how much of the call was waiting.
 
-No record says so in most traces. The rules are those of the runtime's documentation, as far as times confirm them.
+Most traces do not record this. The rules are those of the runtime's documentation, as far as times confirm them.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _measure_usual_cost(names: Coded, dur: Ints, is_runtime: Mask) -> Ints:
 
 
 def _look_up_streams(trace: Trace, rows: Ints, ops: DeviceOps) -> Ints:
-    """Look up the stream that each call synchronized, by its record; -1 where none says so."""
+    """Look up the stream that each call synchronized, by its record; -1 without one."""
     found = np.full(len(rows), -1, np.int64)
     if not trace.has("syncs") or not len(rows):
         return found

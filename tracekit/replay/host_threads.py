@@ -144,7 +144,7 @@ def _number_paths_by_depth(parent: npt.NDArray[np.integer], key: Ints) -> tuple[
 
 
 _NAMES_WORK = ("gloo:", "mpi:", "ucc:", "nccl:", "enumerate(DataLoader)")
-"""Ranges in which a thread works, though no row inside says so."""
+"""Ranges in which a thread works without a row inside."""
 
 
 def _mark_quiet_paths(rows: HostThreadRows, running: Ints) -> Mask:

@@ -52,7 +52,7 @@ def exit_at_once(status: int) -> NoReturn:
 
 
 def find_descendants(*pids: int) -> dict[int, str]:
-    """Start times of the descendants of these processes, by process id; empty where the system has no `/proc`."""
+    """Start times of the descendants of processes, by process id; empty where the system has no `/proc`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         fields = _read_stat_fields(entry)
