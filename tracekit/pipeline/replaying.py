@@ -36,7 +36,6 @@ _GRAPH_TABLES = frozenset(
     {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
 )
 TIMED_TOOLS = ("torch", "nsys")
-MEASUREMENTS_SUFFIX = ".tkm"
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
 
