@@ -50,7 +50,7 @@ def report(*verdicts, findings=()):
 
 
 def finding(ns, rule="launch-bound"):
-    return Finding(rule, "low", "claim", "", recoverable_ns=ns, recoverable_ratio=ns / 1000)
+    return Finding(rule, "low", "claim", "", cost_ns=ns, cost_ratio=ns / 1000)
 
 
 def test_the_most_expensive_comes_first_and_three_are_shown():
@@ -63,7 +63,7 @@ def test_the_most_expensive_comes_first_and_three_are_shown():
     ("price", "others", "shown"), [(10, [], 1), (9, [], 0), (9, [8], 1), (9, [9], 0), (9, [200, 8], 1), (9, [None], 0)]
 )
 def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_finding(price, others, shown):
-    findings = tuple(finding(ns) if ns else replace(finding(1), recoverable_ns=None) for ns in others)
+    findings = tuple(finding(ns) if ns else replace(finding(1), cost_ns=None) for ns in others)
     of = report(abstention(price=price, ratio=price / 1000), findings=findings)
     assert len(phrases.list_unproven_claims(of, findings)) == shown
 

@@ -77,7 +77,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "findings",
         "All findings in full",
-        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what to try, and caveats. `recoverable_ns` is the max saving per step in nanoseconds: an upper bound. Savings of several findings may overlap and do not add up.",
+        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what to try, and caveats. `saving` is the step that a replay of the run predicts with its fix, in nanoseconds: alone, on top of the fixes ranked above, and after all others. `cost_ns` is the time that the finding is about, not a saving.",
         FindingsArguments,
         FindingsAnswer,
         answer_findings,

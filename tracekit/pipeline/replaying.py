@@ -2,52 +2,51 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tracekit.engine import Advance, local
-from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
-from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
-from tracekit.model.trace import Measurements, Source, Want
-from tracekit.model.units import format_quantity
+from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.options import Options, parse_optional_numbers
+from tracekit.pipeline.options import Options
+from tracekit.pipeline.predicting import describe_residual, plan_findings
 from tracekit.pipeline.question_selection import describe_selection
+from tracekit.pipeline.run_graphs import TIMED_TOOLS, RunGraph, join_runs, read_graphs
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.screen import list_run_facts
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
-from tracekit.replay.job_graph import JobGraph, join_processes
-from tracekit.replay.plan import Fix, plan_fixes
+from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import predict_changes
-from tracekit.replay.process_graph import ProcessGraph, build_process_graph
-from tracekit.replay.steps import JobSteps, list_job_steps, list_whole_recordings
+from tracekit.replay.steps import JobSteps
 from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
 
-_GRAPH_TABLES = frozenset(
-    {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
-)
-TIMED_TOOLS = ("torch", "nsys")
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedRun:
-    """The graph of a run, its counted steps, and the facts of its first line."""
+    """The graph of a run with its counted steps, its measurements, and the facts of its first line."""
 
     title: str
-    job: JobGraph
-    steps: JobSteps
+    graph: RunGraph
     facts: tuple[str, ...]
     measured: Measurements
+
+    @property
+    def job(self) -> JobGraph:
+        """The dependency graph."""
+        return self.graph.job
+
+    @property
+    def steps(self) -> JobSteps:
+        """The counted steps."""
+        return self.graph.steps
 
 
 def replay_run(
@@ -64,22 +63,13 @@ def replay_run(
     discovery = pipeline.discover_sources(paths, options)
     chosen = replace(options, questions=questions, skip=(), details=False)
     measured = select_primary_tool(pipeline.measure(discovery, chosen))
-    sources = _select_timed_sources(measured)
-    names = {source.name for source in sources}
-    work = partial(build_source_graphs, ranks=parse_optional_numbers(options.ranks))
-    graphs: list[ProcessGraph] = []
-    files = [source for source in discovery.sources if source.name in names]
-    with show_progress_line(sys.stderr, "replaying", enabled=options.progress) as on_progress:
-        for outcome in local.run_locally(work, files, jobs=options.jobs, on_progress=on_progress):
-            if outcome.failure is not None:
-                raise TracekitError(f"{outcome.source.name}: {outcome.failure.problem}", outcome.failure.hint)
-            graphs += outcome.value or ()
-    identified = _identify_graphs(graphs, sources)
-    if not identified:
-        raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
-    job = join_processes(identified)
-    steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(discovery.title, job, steps, _list_facts(measured, options), measured)
+    _require_one_run(measured)
+    graphs = read_graphs(measured, discovery.sources, options)
+    for graph in join_runs(measured, graphs):
+        if options.steps and not (graph.steps.number >= 0).any():
+            raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
+        return ReplayedRun(discovery.title, graph, _list_facts(measured, options), measured)
+    raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
 
 
 def _refuse_saved(paths: Sequence[str | Path]) -> None:
@@ -91,17 +81,8 @@ def _refuse_saved(paths: Sequence[str | Path]) -> None:
             raise TracekitError(f"{path}: {what} no events to replay", "name the profile itself")
 
 
-def build_source_graphs(
-    source: Source, advance: Advance, *, ranks: frozenset[int] | None = None
-) -> tuple[ProcessGraph, ...]:
-    """Read one source and build the graph of each of its processes that records work."""
-    want = Want(tables=_GRAPH_TABLES, python=True, modules=True)
-    traces = pipeline.read_source(source, advance, want, ranks=ranks)
-    return tuple(build_process_graph(trace) for trace in traces if trace.has("host_ops") or trace.has("device_ops"))
-
-
-def _select_timed_sources(measured: Measurements) -> list[Source]:
-    """Select the traces of the one run. Raises `TracekitError` if there are several runs or none."""
+def _require_one_run(measured: Measurements) -> None:
+    """Raise `TracekitError` if the traces are of several runs, or there are none."""
     sources = [source for source in measured.sources if source.tool in TIMED_TOOLS]
     runs = sorted({source.run for source in sources})
     if len(runs) > 1:
@@ -111,36 +92,6 @@ def _select_timed_sources(measured: Measurements) -> list[Source]:
         )
     if not sources:
         raise TracekitError("nothing to replay: no trace of host or device work is here", _NAME_TRACES)
-    return sources
-
-
-def _identify_graphs(graphs: Sequence[ProcessGraph], sources: Sequence[Source]) -> list[ProcessGraph]:
-    """Give each graph the source as it was measured; drop processes that were not."""
-    known: Mapping[tuple[Any, ...], Source] = {(source.name, source.pid, source.rank): source for source in sources}
-    found = [(known.get((graph.source.name, graph.source.pid, graph.source.rank)), graph) for graph in graphs]
-    return [replace(graph, source=source) for source, graph in found if source is not None]
-
-
-def _list_counted_steps(job: JobGraph, measured: Measurements, chosen: frozenset[int] | None) -> JobSteps:
-    """List the steps that count in `tracekit analyze`, or those chosen. Raises `TracekitError` if none is recorded."""
-    left_out = () if chosen is not None else list_left_out_steps(measured)
-    steps = list_job_steps(job, lambda process, number: _counts(job, process, number, left_out, chosen))
-    if chosen is not None and not len(steps):
-        raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
-    return steps if len(steps) else list_whole_recordings(job)
-
-
-def _counts(
-    job: JobGraph, process: int, number: int | None, left_out: Sequence[DroppedStep], chosen: frozenset[int] | None
-) -> bool:
-    """Check whether a step counts."""
-    source = job.processes[process].source
-    if chosen is not None:
-        return number in chosen
-    return not any(
-        step.step == number and (step.run or "") == (source.run or "") and step.part in (None, source.part)
-        for step in left_out
-    )
 
 
 def _list_facts(measured: Measurements, options: Options) -> tuple[str, ...]:
@@ -157,40 +108,30 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
         share = answer.residual_share
         if share > MOST_RESIDUAL:
             raise ChangeError(
-                _phrase_unexplained_share(share),
+                f"{describe_residual(share)}: nothing is predicted",
                 "run without --change: the critical path lists the owners of the unexplained time",
             )
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
     return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
 
 
-def _phrase_unexplained_share(share: float) -> str:
-    limit = format_quantity(MOST_RESIDUAL, "ratio", 2)
-    return f"{format_quantity(share, 'ratio', 2)} of the critical path is unexplained, more than {limit}: nothing is predicted"
-
-
 def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     """Plan the fixes of the findings that name a change: predict the step with one after the other."""
     recorded = answer_what_if(replay.job, replay.steps)
     share = recorded.residual_share
-    fixes = [make_fix(finding) for finding in findings if finding.changes]
+    changing = [finding for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
     if share > MOST_RESIDUAL:
-        fixes, unplanned = [], [_phrase_unexplained_share(share)]
-    plan = plan_fixes(replay.job, replay.steps, fixes)
-    unplanned += [f"not predicted: {fixes[place].name}: {problem}" for place, problem in plan.refused]
+        changing, unplanned = [], [f"{describe_residual(share)}: nothing is predicted"]
+    plan, _ = plan_findings(replay.job, replay.steps, changing)
+    unplanned += [f"not predicted: {changing[place].rule}: {problem}" for place, problem in plan.refused]
     return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
-
-
-def make_fix(finding: Finding) -> Fix:
-    """Make the fix of a finding."""
-    return Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
 
 
 def ask_what_if(
     paths: str | Path | Sequence[str | Path], changes: Sequence[str | Mapping[str, Any] | RunChange], options: Options
 ) -> Report:
-    """Replay the run at `paths` with changes, given as texts or fields; without changes, with the fixes of its findings.
+    """RunReplay the run at `paths` with changes, given as texts or fields; without changes, with the fixes of its findings.
 
     Raises `TracekitError`.
     """

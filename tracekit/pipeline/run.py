@@ -40,7 +40,6 @@ from tracekit.pipeline import question_selection
 from tracekit.pipeline.build_report import build_report_of_sections, judge_section
 from tracekit.pipeline.cache import measurement_cache, saved_measurements
 from tracekit.pipeline.cache.file_index import discover_with_options
-from tracekit.pipeline.claims import deduct_causes_from_symptoms, drop_duplicate_estimates, rescale_after_start_up
 from tracekit.pipeline.measure_source import (
     READING_SHARE,
     ProcessId,
@@ -57,10 +56,14 @@ from tracekit.pipeline.measure_source import (
     scale_progress,
 )
 from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
+from tracekit.pipeline.predicting import predict_savings
+from tracekit.pipeline.run_graphs import join_runs, read_graphs
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.finding_parts import merge_stage_findings
+from tracekit.pipeline.summary.start_up_share import rescale_after_start_up
+from tracekit.pipeline.summary.unproven import drop_repeated_estimates
 from tracekit.pipeline.wire_format.worker_tables import (
     LARGE_FILE_BYTES,
     MeasuredOutcome,
@@ -73,6 +76,7 @@ from tracekit.pipeline.wire_format.worker_tables import (
 )
 from tracekit.process import slice_trace
 from tracekit.readers.loading import sniff
+from tracekit.replay.process_graph import ProcessGraph
 
 if TYPE_CHECKING:
     from tracekit.engine.ray_cluster import Cluster
@@ -133,8 +137,21 @@ def analyze_uncached(
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
     measured = measure_all(paths, options, discovery)
-    report = judge(measured, progress=options.progress, question_files=options.question_files, details=options.details)
+    report = judge(
+        measured,
+        progress=options.progress,
+        question_files=options.question_files,
+        details=options.details,
+        graphs=_read_needed_graphs(measured, options),
+    )
     return RunResult(report, measured)
+
+
+def _read_needed_graphs(measured: Measurements, options: Options) -> Sequence[ProcessGraph]:
+    """Read the dependency graphs if the findings of all questions are asked."""
+    if options.questions is not None or options.stages:
+        return ()
+    return read_graphs(select_primary_tool(measured), list({s.name: s for s in measured.sources}.values()), options)
 
 
 def measure_all(
@@ -462,10 +479,11 @@ def judge(
     progress: bool = False,
     question_files: tuple[str, ...] = (),
     details: bool = True,
+    graphs: Sequence[ProcessGraph] = (),
 ) -> Report:
     """Judge measurements, fresh or loaded, and build the report; the same measurements give the same report.
 
-    With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
+    With the dependency `graphs` of its processes, the report predicts what the fixes of the findings save. With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
     and charts are made on first access, and it has no values for a later compare.
     """
     questions = load_every_question(question_files)
@@ -475,7 +493,7 @@ def judge(
         limits = thresholds.with_defaults(limits)
     line = show_count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with line as on_question:
-        return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, details=details)
+        return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, graphs, details=details)
 
 
 def _judge_questions(
@@ -483,6 +501,7 @@ def _judge_questions(
     analyses: Sequence[Analysis],
     limits: Thresholds,
     on_question: Callable[[], None],
+    graphs: Sequence[ProcessGraph],
     *,
     details: bool,
 ) -> Report:
@@ -494,8 +513,9 @@ def _judge_questions(
         if answer is not None:
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
-    sections = drop_duplicate_estimates(merge_stage_findings(deduct_causes_from_symptoms(sections, limits), limits))
-    sections = rescale_after_start_up(measured, sections, limits)
+    sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
+    predicted = predict_savings(join_runs(measured, graphs), sections, limits)
+    sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):
         limits = limits.only({"severity"}.union(*rules.values()))
@@ -503,4 +523,4 @@ def _judge_questions(
         sections.append(checked.make_rules_section(sections, rules, limits))
     # Skipped questions are least interesting to readers: list them last.
     sections.sort(key=lambda section: section.status == "skipped")
-    return build_report_of_sections(measured, steps, sections, errors, details=details)
+    return build_report_of_sections(measured, steps, sections, errors, predicted.replays, details=details)

@@ -162,7 +162,7 @@ def _describe_plan(answer: WhatIf, plan: Plan) -> str:
     recorded = format_quantity(plan.recorded_ns, "ns")
     if not plan.fixes:
         return f"{answer.unit} {recorded} as recorded; no fix of a finding can be replayed"
-    count, last = len(plan.fixes), plan.fixes[-1].step_ns
+    count, last = len(plan.fixes), plan.step_ns
     share = format_signed((last - plan.recorded_ns) / plan.recorded_ns, "ratio") if plan.recorded_ns else ""
     return (
         f"predicted {answer.unit} with {count} {choose_plural(count, 'fix', 'fixes')}: {recorded} → "
@@ -185,15 +185,15 @@ def _list_fixes(plan: Plan) -> Sheet:
     """List the planned fixes, the one that saves most first."""
     rows = [
         (
-            number,
-            fix.fix.name,
-            fix.step_ns,
-            fix.gain_ns,
-            fix.alone_ns,
-            fix.last_ns,
-            f"#{fix.behind}" if fix.behind else None,
+            planned.saving.number,
+            planned.fix.name,
+            planned.saving.step_ns,
+            planned.saving.after_ns,
+            planned.saving.alone_ns,
+            planned.saving.last_ns,
+            f"#{planned.saving.behind}" if planned.saving.behind else None,
         )
-        for number, fix in enumerate(plan.fixes, 1)
+        for planned in plan.fixes
     ]
     return make_replay_sheet("plan", "Fixes of the findings, one after the other", _PLAN, rows)
 

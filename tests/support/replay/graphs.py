@@ -11,7 +11,7 @@ from chrome_builder import BASE_NS, annotation, kernel, launch, op, write
 import tracekit.analyses  # noqa: F401 - the registry of questions
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import build_source_graphs
+from tracekit.pipeline.run_graphs import build_source_graphs
 from tracekit.replay.apply import Touched
 from tracekit.replay.changes import RunChange, make_change
 from tracekit.replay.edges import KINDS
