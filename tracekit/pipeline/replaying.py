@@ -17,26 +17,25 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
-from tracekit.model.trace import Measurements, Source, Want
+from tracekit.model.trace import GraphColumns, Measurements, Source, Want
 from tracekit.model.units import format_quantity
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options, parse_optional_numbers
 from tracekit.pipeline.question_selection import describe_selection
-from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
+from tracekit.pipeline.run_grouping.primary_tool import TIMING_TOOLS, select_primary_tool
 from tracekit.pipeline.summary.screen import list_run_facts
+from tracekit.pipeline.wire_format.column_coding import DamagedGraphError
+from tracekit.pipeline.wire_format.packed_graphs import unpack_graph
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
 from tracekit.replay.job_graph import JobGraph, join_processes
 from tracekit.replay.plan import Fix, plan_fixes
 from tracekit.replay.predict import predict_changes
-from tracekit.replay.process_graph import ProcessGraph, build_process_graph
+from tracekit.replay.process_graph import READS, ProcessGraph, build_process_graph
 from tracekit.replay.steps import JobSteps, list_job_steps, list_whole_recordings
 from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
 
-_GRAPH_TABLES = frozenset(
-    {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
-)
-TIMED_TOOLS = ("torch", "nsys")
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
+_MEASURE_AGAIN = "name the profile itself, or save its measurements again with --save"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,24 +61,66 @@ def replay_run(
     """
     _refuse_saved([paths] if isinstance(paths, (str, Path)) else paths)
     discovery = pipeline.discover_sources(paths, options)
-    chosen = replace(options, questions=questions, skip=(), details=False)
-    measured = select_primary_tool(pipeline.measure(discovery, chosen))
+    chosen = replace(options, questions=questions, skip=(), details=False, graphs=True)
+    measured = pipeline.measure(discovery, chosen)
+    replayed = replay_measured(measured, options, discovery.sources)
+    assert replayed is not None, "graphs that were not measured are read"
+    return replayed
+
+
+def replay_measured(
+    measured: Measurements, options: Options = Options(), files: Sequence[Source] | None = None
+) -> ReplayedRun | None:
+    """Join the graphs of measurements to that of their run, and list its counted steps.
+
+    Sources measured without a graph are read again from `files`; without `files` the answer is then None.
+    Raises `TracekitError` without a run, for several, and for graphs that cannot be read.
+    """
+    measured = select_primary_tool(measured)
     sources = _select_timed_sources(measured)
-    names = {source.name for source in sources}
+    known = {graph.key: graph for graph in measured.graphs}
+    missing = {_get_process_key(source) for source in sources} - known.keys()
+    if missing and files is None:
+        return None
+    names = {name for name, _, _ in missing}
+    unread = [source for source in files or () if source.name in names]
+    again = {_get_process_key(graph.source): graph for graph in _read_graphs(unread, options)} if unread else {}
+    graphs: list[ProcessGraph] = []
+    for source in sources:
+        key = _get_process_key(source)
+        graph = _unpack_known_graph(known[key]) if key in known else again.get(key)
+        if graph is not None:
+            graphs.append(replace(graph, source=source))
+    if not graphs:
+        raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
+    job = join_processes(graphs)
+    steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
+    return ReplayedRun(measured.facts.title, job, steps, _list_facts(measured, options), measured)
+
+
+def _get_process_key(source: Source) -> tuple[str, int | None, int | None]:
+    """Get what identifies a process of a run: name of the source, pid, rank."""
+    return source.name, source.pid, source.rank
+
+
+def _unpack_known_graph(columns: GraphColumns) -> ProcessGraph | None:
+    """Unpack the graph of a process; None if it recorded no work. Raises `TracekitError` for damaged columns."""
+    try:
+        return unpack_graph(columns)
+    except DamagedGraphError as error:
+        raise TracekitError(f"{columns.source.name}: not readable as a graph: {error}", _MEASURE_AGAIN) from error
+
+
+def _read_graphs(files: Sequence[Source], options: Options) -> list[ProcessGraph]:
+    """Read files as dependency graphs. Raises `TracekitError` if one cannot be read."""
     work = partial(build_source_graphs, ranks=parse_optional_numbers(options.ranks))
     graphs: list[ProcessGraph] = []
-    files = [source for source in discovery.sources if source.name in names]
     with show_progress_line(sys.stderr, "replaying", enabled=options.progress) as on_progress:
         for outcome in local.run_locally(work, files, jobs=options.jobs, on_progress=on_progress):
             if outcome.failure is not None:
                 raise TracekitError(f"{outcome.source.name}: {outcome.failure.problem}", outcome.failure.hint)
             graphs += outcome.value or ()
-    identified = _identify_graphs(graphs, sources)
-    if not identified:
-        raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
-    job = join_processes(identified)
-    steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(discovery.title, job, steps, _list_facts(measured, options), measured)
+    return graphs
 
 
 def _refuse_saved(paths: Sequence[str | Path]) -> None:
@@ -95,14 +136,14 @@ def build_source_graphs(
     source: Source, advance: Advance, *, ranks: frozenset[int] | None = None
 ) -> tuple[ProcessGraph, ...]:
     """Read one source and build the graph of each of its processes that records work."""
-    want = Want(tables=_GRAPH_TABLES, python=True, modules=True)
+    want = Want(tables=READS, python=True, modules=True)
     traces = pipeline.read_source(source, advance, want, ranks=ranks)
     return tuple(build_process_graph(trace) for trace in traces if trace.has("host_ops") or trace.has("device_ops"))
 
 
 def _select_timed_sources(measured: Measurements) -> list[Source]:
     """Select the traces of the one run. Raises `TracekitError` if there are several runs or none."""
-    sources = [source for source in measured.sources if source.tool in TIMED_TOOLS]
+    sources = [source for source in measured.sources if source.tool in TIMING_TOOLS]
     runs = sorted({source.run for source in sources})
     if len(runs) > 1:
         named = f"{', '.join(runs[:6])}{' …' if len(runs) > 6 else ''}"
@@ -112,13 +153,6 @@ def _select_timed_sources(measured: Measurements) -> list[Source]:
     if not sources:
         raise TracekitError("nothing to replay: no trace of host or device work is here", _NAME_TRACES)
     return sources
-
-
-def _identify_graphs(graphs: Sequence[ProcessGraph], sources: Sequence[Source]) -> list[ProcessGraph]:
-    """Give each graph the source as it was measured; drop processes that were not."""
-    known: Mapping[tuple[Any, ...], Source] = {(source.name, source.pid, source.rank): source for source in sources}
-    found = [(known.get((graph.source.name, graph.source.pid, graph.source.rank)), graph) for graph in graphs]
-    return [replace(graph, source=source) for source, graph in found if source is not None]
 
 
 def _list_counted_steps(job: JobGraph, measured: Measurements, chosen: frozenset[int] | None) -> JobSteps:

@@ -44,6 +44,8 @@ from tracekit.pipeline.claims import deduct_causes_from_symptoms, drop_duplicate
 from tracekit.pipeline.measure_source import (
     READING_SHARE,
     ProcessId,
+    add_graph,
+    add_graph_inputs,
     copy_content_digest,
     digest_content_meanwhile,
     fold_sources,
@@ -233,6 +235,7 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
         ranks=parse_optional_numbers(options.ranks),
         steps=parse_optional_numbers(options.steps),
         stages=options.stages,
+        graphs=options.graphs,
     )
     line = show_progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
@@ -245,7 +248,9 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
                 combine=partial(merge_worker_tables, folding=apart),
             )
             # A question of the user may depend on any input: do not cache it.
-            shelf = measurement_cache.open_measurement_cache(work.keywords) if options.cache and not files else None
+            # Entries have no graphs, and serve measurements with and without them.
+            chosen = {name: value for name, value in work.keywords.items() if name != "graphs"}
+            shelf = measurement_cache.open_measurement_cache(chosen) if options.cache and not files else None
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
             results = measurement_cache.measure_or_load(work, discovery.sources, shelf, run)
@@ -290,24 +295,26 @@ def measure_source(
     questions: tuple[str, ...] | None = None,
     question_files: tuple[str, ...] = (),
     contents: bool = True,
+    graphs: bool = False,
     **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
     """Read one source and measure it for these questions (ids; None: all).
 
     `chosen` holds ranks, steps and stages, as for `read_source`. Without `contents`, the file's digest is not computed.
+    With `graphs`, the dependency graph of each process is built as well, of all its steps and stages.
     """
     analyses = load_every_question(question_files)
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
     if not contents:
-        return _measure_processes(source, advance, analyses, chosen)
+        return _measure_processes(source, advance, analyses, chosen, graphs=graphs)
     with digest_content_meanwhile(source) as completed:
-        parts = _measure_processes(source, advance, analyses, chosen)
+        parts = _measure_processes(source, advance, analyses, chosen, graphs=graphs)
         return copy_content_digest(parts, completed())
 
 
 def _measure_processes(
-    source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any]
+    source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any], *, graphs: bool
 ) -> tuple[MeasuredSource, ...]:
     """Measure each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
@@ -316,6 +323,8 @@ def _measure_processes(
     want = list_wanted_inputs(analyses)
     if any(chosen.values()):
         want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
+    if graphs:
+        want = add_graph_inputs(want)
     on_bytes = scale_progress(advance, 1 / max(1, len(analyses)))
     unmeasured_share = 1 - READING_SHARE
     sources: list[MeasuredSource] = []
@@ -330,6 +339,8 @@ def _measure_processes(
             sources.append(measure_selection(trace, part, analyses, stages, on_question))
         elif part is not None:
             sources.append(measure_trace(part, analyses, on_question))
+        if graphs and part is not None:
+            sources[-1] = add_graph(sources[-1], trace)
         # Free the trace and its derived values before the reader makes the next one.
         del trace, part
     return tuple(sources)
@@ -401,6 +412,7 @@ def _make_measurements(
         notes=tuple(chain_attribute((*parts, *copies), "notes")),
         facts=_make_run_facts(parts, len(copies), discovery, options),
         faults=tuple(chain_attribute(parts, "faults")),
+        graphs=tuple(replace(part.graph, source=part.source) for part in parts if part.graph is not None),
     )
 
 
