@@ -28,10 +28,9 @@ from jobsim.truth import make
 from replay.simulations import measure_errors
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.predicting import plan_findings
+from tracekit.pipeline.prediction.predicting import plan_findings
 from tracekit.pipeline.replaying import replay_run
 from tracekit.pipeline.run import judge
-from tracekit.replay.plan import plan_fixes
 
 TABLE = Path(__file__).with_suffix(".txt")
 LEAST_COST = 0.01

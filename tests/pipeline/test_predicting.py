@@ -8,9 +8,9 @@ from replay.rules import aten
 from tracekit.analyses import load_default_thresholds
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.text.changes import write_change
-from tracekit.pipeline import predicting
-from tracekit.pipeline.predicting import predict_savings
-from tracekit.pipeline.run_graphs import RunGraph
+from tracekit.pipeline.prediction import predicting
+from tracekit.pipeline.prediction.predicting import predict_savings
+from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.steps import list_job_steps
 
 ROWS = [step(1, 0, 400), aten("one", 10, 60), aten("two", 80, 100), aten("three", 200, 20)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.predicting import plan_findings
+from tracekit.pipeline.prediction.predicting import plan_findings
 from tracekit.pipeline.replaying import replay_run
 from tracekit.pipeline.run import judge
 from tracekit.replay.steps import measure_step_times

@@ -11,6 +11,7 @@ from replay.rules import aten, exchange
 from replay.simulations import simulate_job
 
 from tracekit.model.report import Finding
+from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.pipeline.replaying import ReplayedRun, plan_run
 from tracekit.replay.changes import RunChange, make_change, parse_change
 from tracekit.replay.plan import Fix, PlannedFix, plan_fixes
@@ -125,13 +126,13 @@ def finding(rule, *changes):
 
 def test_findings_without_a_change_that_fits_are_listed_as_not_predicted(tmp_path):
     job = replay_rows(tmp_path, ROWS).job
-    replayed = ReplayedRun("run", job, list_job_steps(job), (), None)
+    replayed = ReplayedRun("run", RunGraph(None, job, list_job_steps(job)), (), None)
     findings = [finding("r1", "scale host row=two factor=0"), finding("r2", "unwait by=four"), finding("r3")]
     report = plan_run(replayed, findings)
     assert report.answer == "predicted step with 1 fix: 400 µs → 300 µs (−100 µs, −25 %)"
     assert report.cautions[-2:] == (
         "not predicted: r3 names no change",
-        "not predicted: r2: r2 is slow: nothing in this run matches unwait by=four",
+        "not predicted: r2: nothing in this run matches unwait by=four",
     )
     only = plan_run(replayed, findings[1:])
     assert only.answer == "step 400 µs as recorded; no fix of a finding can be replayed"

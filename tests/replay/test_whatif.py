@@ -277,7 +277,7 @@ def test_progress_is_shown_on_stderr_only(monkeypatch):
     monkeypatch.setattr(sys, "stderr", streams[1])
     ask_what_if(GPU, (), Options(progress=True, cache=False))
     assert streams[0].getvalue() == ""
-    assert "replaying" in streams[1].getvalue()
+    assert "measuring" in streams[1].getvalue()
     quiet = Terminal()
     monkeypatch.setattr(sys, "stderr", quiet)
     ask_what_if(GPU, (), Options(progress=False, cache=False))

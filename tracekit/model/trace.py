@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tracekit.model.display import NamedFrames, import_display
 from tracekit.model.errors import make_unknown_name_error
 from tracekit.model.inputs.facts import Facts
+from tracekit.model.inputs.graph_columns import GraphColumns
 from tracekit.model.inputs.sources import (
     Account,
     Failure,
@@ -42,6 +43,7 @@ __all__ = [
     "Account",
     "Failure",
     "Fault",
+    "GraphColumns",
     "Measurements",
     "Note",
     "NoteSeverity",
@@ -275,7 +277,8 @@ class Measurements(NamedFrames):
     `sources` are as completed by their readers, in a fixed order; `failures` are those that could not be read. A table that
     no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.failed_questions`). `check` contains
     the measurements of a second tool of the same steps, which are compared and never added. `recorded` contains the
-    measurements of all steps, if some steps are excluded here.
+    measurements of all steps, if some steps are excluded here. `graphs` are the dependency graphs of the sources, where
+    they were asked for and built.
     """
 
     arrays: Mapping[str, Columns]
@@ -286,6 +289,7 @@ class Measurements(NamedFrames):
     check: Measurements | None = None
     faults: tuple[Fault, ...] = ()
     recorded: Measurements | None = None
+    graphs: tuple[GraphColumns, ...] = ()
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frames: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
     _looks: list[set[str]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -325,7 +329,16 @@ class Measurements(NamedFrames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the tables without cached values."""
-        fields = (self.sources, self.failures, self.notes, self.facts, self.check, self.faults, self.recorded)
+        fields = (
+            self.sources,
+            self.failures,
+            self.notes,
+            self.facts,
+            self.check,
+            self.faults,
+            self.recorded,
+            self.graphs,
+        )
         return Measurements, (dict(self.arrays), *fields)
 
     def __iter__(self) -> Iterator[str]:

@@ -24,6 +24,7 @@ from tracekit.model.system.capacity import count_own_cores
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.trace import Fault, KeyLabels, Source, Trace, Want
+from tracekit.pipeline.run_grouping.primary_tool import TIMING_TOOLS
 from tracekit.pipeline.wire_format.worker_tables import (
     LARGE_FILE_BYTES,
     MeasuredSource,
@@ -216,6 +217,33 @@ def measure_selection(
     if part is None:
         return MeasuredSource(trace.source, {}, (), {}, simulated=False, holding=of_trace)
     return replace(measure_trace(part, analyses, on_question), holding=of_trace)
+
+
+GRAPH = "replay"
+"""Question of the faults of dependency graphs."""
+
+
+def add_graph_inputs(want: Want) -> Want:
+    """Add to `want` what dependency graphs are built from."""
+    from tracekit.replay.process_graph import ARGUMENTS, READS
+
+    tables = None if want.tables is None else want.tables | READS
+    args = None if want.args is None else tuple(sorted({*want.args, *ARGUMENTS}))
+    return replace(want, tables=tables, args=args)
+
+
+def add_graph(part: MeasuredSource, trace: Trace) -> MeasuredSource:
+    """Build the dependency graph of a whole trace and add it to its measurements; an error loses only the graph."""
+    from tracekit.pipeline.wire_format.packed_graphs import build_graph_columns
+
+    if trace.source.tool not in TIMING_TOOLS:
+        return part
+    try:
+        return replace(part, graph=build_graph_columns(trace))
+    except Exception as error:
+        log.exception("building the graph of %s failed", trace.source.name)
+        fault = Fault(GRAPH, "measured", describe_load_error(error, ""), trace.source.name, trace.source.pid, ())
+        return replace(part, faults=(*part.faults, fault))
 
 
 def _list_recording_options(meta: Mapping[str, Any]) -> dict[str, str]:

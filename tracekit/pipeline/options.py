@@ -26,6 +26,7 @@ class Options:
     - `within`: directories without links in their own paths. A path inside one reads nothing outside these directories.
     - `details`: if False, the report is for the terminal only. It may lack metrics, tables and charts of sections, and
       values for a later compare. It also lacks the digests of its files (`Source.content`), which take another read.
+    - `graphs`: also build the dependency graph of each trace (`Measurements.graphs`), for a replay.
     """
 
     ranks: str | None = None
@@ -47,6 +48,7 @@ class Options:
     cache: bool = True
     within: tuple[str, ...] = ()
     details: bool = True
+    graphs: bool = False
 
     @property
     def cuts(self) -> bool:

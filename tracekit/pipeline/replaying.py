@@ -15,10 +15,10 @@ from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.predicting import describe_residual, plan_findings
+from tracekit.pipeline.prediction.predicting import describe_residual, plan_findings
+from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs, lacks_graphs
 from tracekit.pipeline.question_selection import describe_selection
-from tracekit.pipeline.run_graphs import TIMED_TOOLS, RunGraph, join_runs, read_graphs
-from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
+from tracekit.pipeline.run_grouping.primary_tool import TIMING_TOOLS, select_primary_tool
 from tracekit.pipeline.summary.screen import list_run_facts
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
 from tracekit.replay.job_graph import JobGraph
@@ -61,14 +61,23 @@ def replay_run(
     """
     _refuse_saved([paths] if isinstance(paths, (str, Path)) else paths)
     discovery = pipeline.discover_sources(paths, options)
-    chosen = replace(options, questions=questions, skip=(), details=False)
-    measured = select_primary_tool(pipeline.measure(discovery, chosen))
+    chosen = replace(options, questions=questions, skip=(), details=False, graphs=True)
+    return replay_measured(pipeline.measure(discovery, chosen), options)
+
+
+def replay_measured(measured: Measurements, options: Options = Options()) -> ReplayedRun:
+    """Join the graphs of measurements to that of their run, and list its counted steps.
+
+    Raises `TracekitError` without a run, for several, and for graphs that are missing or damaged.
+    """
+    measured = select_primary_tool(measured)
     _require_one_run(measured)
-    graphs = read_graphs(measured, discovery.sources, options)
-    for graph in join_runs(measured, graphs):
+    for graph in join_runs(measured):
         if options.steps and not (graph.steps.number >= 0).any():
             raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
-        return ReplayedRun(discovery.title, graph, _list_facts(measured, options), measured)
+        return ReplayedRun(measured.facts.title, graph, _list_facts(measured, options), measured)
+    if lacks_graphs(measured):
+        raise TracekitError("these measurements were made without what a replay needs", "name the profile itself")
     raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
 
 
@@ -83,7 +92,7 @@ def _refuse_saved(paths: Sequence[str | Path]) -> None:
 
 def _require_one_run(measured: Measurements) -> None:
     """Raise `TracekitError` if the traces are of several runs, or there are none."""
-    sources = [source for source in measured.sources if source.tool in TIMED_TOOLS]
+    sources = [source for source in measured.sources if source.tool in TIMING_TOOLS]
     runs = sorted({source.run for source in sources})
     if len(runs) > 1:
         named = f"{', '.join(runs[:6])}{' …' if len(runs) > 6 else ''}"

@@ -43,6 +43,8 @@ from tracekit.pipeline.cache.file_index import discover_with_options
 from tracekit.pipeline.measure_source import (
     READING_SHARE,
     ProcessId,
+    add_graph,
+    add_graph_inputs,
     copy_content_digest,
     digest_content_meanwhile,
     fold_sources,
@@ -56,8 +58,8 @@ from tracekit.pipeline.measure_source import (
     scale_progress,
 )
 from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
-from tracekit.pipeline.predicting import predict_savings
-from tracekit.pipeline.run_graphs import join_runs, read_graphs
+from tracekit.pipeline.prediction.predicting import predict_savings
+from tracekit.pipeline.prediction.run_graphs import add_missing_graphs, join_runs
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
@@ -76,7 +78,6 @@ from tracekit.pipeline.wire_format.worker_tables import (
 )
 from tracekit.process import slice_trace
 from tracekit.readers.loading import sniff
-from tracekit.replay.process_graph import ProcessGraph
 
 if TYPE_CHECKING:
     from tracekit.engine.ray_cluster import Cluster
@@ -136,22 +137,10 @@ def analyze_uncached(
     `discovery` is the known discovery result for the paths that are not saved measurements.
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
-    measured = measure_all(paths, options, discovery)
-    report = judge(
-        measured,
-        progress=options.progress,
-        question_files=options.question_files,
-        details=options.details,
-        graphs=_read_needed_graphs(measured, options),
-    )
+    predicts = options.questions is None and not options.stages
+    measured = measure_all(paths, replace(options, graphs=predicts), discovery)
+    report = judge(measured, progress=options.progress, question_files=options.question_files, details=options.details)
     return RunResult(report, measured)
-
-
-def _read_needed_graphs(measured: Measurements, options: Options) -> Sequence[ProcessGraph]:
-    """Read the dependency graphs if the findings of all questions are asked."""
-    if options.questions is not None or options.stages:
-        return ()
-    return read_graphs(select_primary_tool(measured), list({s.name: s for s in measured.sources}.values()), options)
 
 
 def measure_all(
@@ -250,6 +239,7 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
         ranks=parse_optional_numbers(options.ranks),
         steps=parse_optional_numbers(options.steps),
         stages=options.stages,
+        graphs=options.graphs,
     )
     line = show_progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
@@ -262,11 +252,14 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
                 combine=partial(merge_worker_tables, folding=apart),
             )
             # A question of the user may depend on any input: do not cache it.
-            shelf = measurement_cache.open_measurement_cache(work.keywords) if options.cache and not files else None
+            # Entries have no graphs, and serve measurements with and without them.
+            chosen = {name: value for name, value in work.keywords.items() if name != "graphs"}
+            shelf = measurement_cache.open_measurement_cache(chosen) if options.cache and not files else None
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
             results = measurement_cache.measure_or_load(work, discovery.sources, shelf, run)
-            return reduce_outcomes(merge_outcome_tables(results, apart), discovery, options)
+            reduced = reduce_outcomes(merge_outcome_tables(results, apart), discovery, options)
+            return add_missing_graphs(reduced, discovery.sources, options) if options.graphs else reduced
         from tracekit.engine import ray, ray_discover
 
         outcomes = ray.run_and_fold_on_ray(
@@ -307,24 +300,26 @@ def measure_source(
     questions: tuple[str, ...] | None = None,
     question_files: tuple[str, ...] = (),
     contents: bool = True,
+    graphs: bool = False,
     **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
     """Read one source and measure it for these questions (ids; None: all).
 
     `chosen` holds ranks, steps and stages, as for `read_source`. Without `contents`, the file's digest is not computed.
+    With `graphs`, the dependency graph of each process is built as well, of all its steps and stages.
     """
     analyses = load_every_question(question_files)
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
     if not contents:
-        return _measure_processes(source, advance, analyses, chosen)
+        return _measure_processes(source, advance, analyses, chosen, graphs=graphs)
     with digest_content_meanwhile(source) as completed:
-        parts = _measure_processes(source, advance, analyses, chosen)
+        parts = _measure_processes(source, advance, analyses, chosen, graphs=graphs)
         return copy_content_digest(parts, completed())
 
 
 def _measure_processes(
-    source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any]
+    source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any], *, graphs: bool
 ) -> tuple[MeasuredSource, ...]:
     """Measure each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
@@ -333,6 +328,8 @@ def _measure_processes(
     want = list_wanted_inputs(analyses)
     if any(chosen.values()):
         want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
+    if graphs:
+        want = add_graph_inputs(want)
     on_bytes = scale_progress(advance, 1 / max(1, len(analyses)))
     unmeasured_share = 1 - READING_SHARE
     sources: list[MeasuredSource] = []
@@ -347,6 +344,8 @@ def _measure_processes(
             sources.append(measure_selection(trace, part, analyses, stages, on_question))
         elif part is not None:
             sources.append(measure_trace(part, analyses, on_question))
+        if graphs and part is not None:
+            sources[-1] = add_graph(sources[-1], trace)
         # Free the trace and its derived values before the reader makes the next one.
         del trace, part
     return tuple(sources)
@@ -418,6 +417,7 @@ def _make_measurements(
         notes=tuple(chain_attribute((*parts, *copies), "notes")),
         facts=_make_run_facts(parts, len(copies), discovery, options),
         faults=tuple(chain_attribute(parts, "faults")),
+        graphs=tuple(replace(part.graph, source=part.source) for part in parts if part.graph is not None),
     )
 
 
@@ -479,11 +479,10 @@ def judge(
     progress: bool = False,
     question_files: tuple[str, ...] = (),
     details: bool = True,
-    graphs: Sequence[ProcessGraph] = (),
 ) -> Report:
     """Judge measurements, fresh or loaded, and build the report; the same measurements give the same report.
 
-    With the dependency `graphs` of its processes, the report predicts what the fixes of the findings save. With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
+    If the measurements include graphs, the report predicts what the fixes of the findings save. With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
     and charts are made on first access, and it has no values for a later compare.
     """
     questions = load_every_question(question_files)
@@ -493,7 +492,7 @@ def judge(
         limits = thresholds.with_defaults(limits)
     line = show_count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with line as on_question:
-        return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, graphs, details=details)
+        return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, details=details)
 
 
 def _judge_questions(
@@ -501,7 +500,6 @@ def _judge_questions(
     analyses: Sequence[Analysis],
     limits: Thresholds,
     on_question: Callable[[], None],
-    graphs: Sequence[ProcessGraph],
     *,
     details: bool,
 ) -> Report:
@@ -514,7 +512,7 @@ def _judge_questions(
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
     sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
-    predicted = predict_savings(join_runs(measured, graphs), sections, limits)
+    predicted = predict_savings(join_runs(measured), sections, limits)
     sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):

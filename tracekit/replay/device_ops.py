@@ -39,7 +39,7 @@ _UNKNOWN = -(2**60)
 class DeviceOps:
     """Device ops by start: what ran, where, and how it was launched.
 
-    - `row`: row of `device_ops` of the trace.
+    - `row`: row of `device_ops` of the trace; -1 once the graph was packed.
     - `call_begin`, `call_end`: instants of the launching call, -1 where unknown; `launch_path`: its call path.
     - `launch_ns`, `return_ns`: when the launch began and returned, valid with a launch.
     - `previous`: op before it on its stream, -1 for the first.
@@ -123,7 +123,7 @@ def list_device_ops(trace: Trace, threads: HostThreads) -> DeviceOps:
         path,
         launch_ns,
         return_ns,
-        _find_previous_ops(stream, start),
+        find_previous_ops(stream, start),
         np.full(len(order), -1, np.int64),
     )
 
@@ -149,7 +149,7 @@ def _find_launch_instants(
     return of_call_begin, of_call_end, path
 
 
-def _find_previous_ops(stream: npt.NDArray[np.int32], start: Ints) -> Ints:
+def find_previous_ops(stream: npt.NDArray[np.int32], start: Ints) -> Ints:
     """Find the op before each on its stream; ops are in order of start."""
     order = np.argsort(stream, kind="stable")
     previous = np.full(len(start), -1, np.int64)

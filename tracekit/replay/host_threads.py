@@ -59,7 +59,7 @@ class HostThreads:
 
 def build_host_threads(trace: Trace) -> HostThreads:
     """Build the instants of all host threads, with the call path of each segment."""
-    rows = build_host_tree(trace)
+    rows = build_host_tree(trace, has_samples=False)
     places = find_distinct(np.concatenate((rows.edges, _list_step_bounds(trace, rows))))
     span = rows.axis.span if rows.axis.points is None else 2 * len(rows.axis.points) + 1
     lane = places // span - 1
@@ -158,8 +158,13 @@ def _mark_quiet_paths(rows: HostThreadRows, running: Ints) -> Mask:
 
 def add_host_edges(threads: HostThreads, edges: EdgeList) -> None:
     """Add the edges that follow each thread."""
-    follows = np.flatnonzero(_mark_followers(threads.thread))
-    path = threads.path[follows - 1]
-    is_call = np.isin(np.append(threads.paths.holder, -1)[path], (HOLDER["call"], HOLDER["sync"]))
-    kind = np.where(path < 0, HOST_GAP, np.where(is_call, CALL, HOST_ROW))
-    edges.add(follows - 1, follows, threads.spent_ns[follows], kind, path)
+    follows, kind = classify_host_edges(threads.thread, threads.path, threads.paths)
+    edges.add(follows - 1, follows, threads.spent_ns[follows], kind, threads.path[follows - 1])
+
+
+def classify_host_edges(thread: Numbers, path: Numbers, paths: CallPaths) -> tuple[Ints, npt.NDArray[np.int64]]:
+    """List the edges that follow each thread: (instants that they lead to, kinds). Each leads from the instant before."""
+    follows = np.flatnonzero(_mark_followers(thread))
+    before = path[follows - 1]
+    is_call = np.isin(np.append(paths.holder, -1)[before], (HOLDER["call"], HOLDER["sync"]))
+    return follows, np.where(before < 0, HOST_GAP, np.where(is_call, CALL, HOST_ROW))

@@ -12,8 +12,10 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_like_arrays, make_bare, select_rows
 from tracekit.model.tables.keys import QUEUE, group_arrays
 from tracekit.model.trace import Trace
+from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
 from tracekit.process.collectives.table import Collectives, list_collectives
 from tracekit.process.ops.op_classes import classify_device_ops
+from tracekit.process.ops.shapes import DIMS, TYPES
 from tracekit.process.steps.stage_lookup import select_outer_stages
 from tracekit.process.steps.windows import StageWindows, find_steps_and_stages
 from tracekit.replay.call_waits import CallWaits, add_call_waits
@@ -21,6 +23,13 @@ from tracekit.replay.device_ops import DeviceOps, add_device_edges, list_device_
 from tracekit.replay.edges import HAND_OVER, EdgeList, Edges, Ints, Mask, Numbers
 from tracekit.replay.hand_overs import add_hand_overs
 from tracekit.replay.host_threads import CallPaths, HostThreads, add_host_edges, build_host_threads
+
+READS = frozenset(
+    {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
+)
+"""Raw tables that a graph is built from."""
+ARGUMENTS = (*COLLECTIVE_ARGS, DIMS, TYPES)
+"""Recorded arguments that a graph is built from."""
 
 ISSUE_NS = 100_000
 """Longest time that handing a collective to a thread of the library takes by itself."""
@@ -61,7 +70,6 @@ class ProcessGraph:
     host_count: int
     thread: npt.NDArray[np.int32]
     path: Numbers
-    quiet: Mask
     paths: CallPaths
     ops: DeviceOps
     classes: Mapping[str, Mask]
@@ -89,7 +97,6 @@ def build_process_graph(trace: Trace) -> ProcessGraph:
         first,
         threads.thread,
         threads.path,
-        threads.quiet,
         threads.paths,
         ops,
         {name: mask[ops.row] for name, mask in classify_device_ops(trace).items()},
@@ -122,7 +129,7 @@ def _find_step_bounds(trace: Trace, threads: HostThreads) -> StepBounds:
 
 def _list_meetings(trace: Trace, threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList) -> Meetings:
     """List the collectives with their instants; those of the host begin with the call that issued them."""
-    listed: Collectives = list_collectives(trace)
+    listed: Collectives = trace.derived(list_collectives)
     rows = listed.rows
     count = len(rows)
     op = np.full(count, -1, np.int64)

@@ -11,7 +11,8 @@ from chrome_builder import BASE_NS, annotation, kernel, launch, op, write
 import tracekit.analyses  # noqa: F401 - the registry of questions
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.run_graphs import build_source_graphs
+from tracekit.pipeline.prediction.run_graphs import build_source_graphs
+from tracekit.pipeline.wire_format.packed_graphs import unpack_graph
 from tracekit.replay.apply import Touched
 from tracekit.replay.changes import RunChange, make_change
 from tracekit.replay.edges import KINDS
@@ -25,7 +26,8 @@ from tracekit.replay.steps import list_job_steps
 def read_graphs(path) -> list[ProcessGraph]:
     """Read every source at a path as dependency graphs."""
     discovery = pipeline.discover_sources(path, Options(cache=False))
-    return [graph for source in discovery.sources for graph in build_source_graphs(source, lambda _: None)]
+    columns = [each for source in discovery.sources for each in build_source_graphs(source, lambda _: None)]
+    return [graph for graph in map(unpack_graph, columns) if graph is not None]
 
 
 @dataclass

@@ -451,17 +451,7 @@ ANALYSIS = Analysis(
     reads=("device_ops",),
     writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
-    rests_on=(
-        "interruptions",
-        "collectives",
-        "host_counts",
-        "idle",
-        "idle_blame",
-        "idle_frames",
-        "loader_waits",
-        "stage_edges",
-        "sync_stalls",
-    ),
+    rests_on=("collectives", "idle", "idle_blame", "idle_frames"),
     rules=("low-gpu-utilization",),
     thresholds={
         "low-gpu-utilization": {

@@ -139,7 +139,7 @@ def _drop_duplicate_rows(part: MeasuredSource, originals: Mapping[str, str], cou
         original = originals[name]
         message = f"the same recording as {original}, which contains as much or more and is used"
         notes = (Note("warning", SAME_RECORDING, message, name, data=Data(original=original)),)
-        return replace(part, tables=tables, notes=notes, faults=(), original=original)
+        return replace(part, tables=tables, notes=notes, faults=(), original=original, graph=None)
     if name in counting:
         # The note "duplicate" said that both files are kept, before either was read.
         other_notes = tuple(note for note in part.notes if note.code != "duplicate")

@@ -44,6 +44,7 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, o
         (*chain_attribute(parts, "notes"), *_note_stage_differences(facts)),
         _merge_facts(facts),
         faults=tuple(chain_attribute(parts, "faults")),
+        graphs=tuple(chain_attribute(parts, "graphs")),
     )
 
 
@@ -140,19 +141,21 @@ def _rename_runs_and_sources(part: Measurements, runs: Mapping[str, str], source
     tables: dict[str, Columns] = {}
     for name, columns in part.arrays.items():
         tables[name] = columns.renamed("run", runs).renamed("source", sources)
-    renamed_sources: list[Source] = []
-    for source in part.sources:
-        run, name = runs.get(source.run, source.run), sources.get(source.name, source.name)
-        notes = _rename_item_sources(source.notes, sources)
-        renamed_sources.append(replace(source, run=run, name=name, notes=notes))
     return replace(
         part,
         arrays=tables,
-        sources=tuple(renamed_sources),
+        sources=tuple(_rename_source(source, runs, sources) for source in part.sources),
+        graphs=tuple(replace(graph, source=_rename_source(graph.source, runs, sources)) for graph in part.graphs),
         failures=_rename_item_sources(part.failures, sources),
         notes=_rename_item_sources(part.notes, sources),
         faults=_rename_item_sources(part.faults, sources),
     )
+
+
+def _rename_source(source: Source, runs: Mapping[str, str], sources: Mapping[str, str]) -> Source:
+    """Rename a source and its run, in its notes too."""
+    run, name = runs.get(source.run, source.run), sources.get(source.name, source.name)
+    return replace(source, run=run, name=name, notes=_rename_item_sources(source.notes, sources))
 
 
 def _rename_item_sources(items: tuple[T, ...], sources: Mapping[str, str]) -> tuple[T, ...]:

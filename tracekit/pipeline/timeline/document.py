@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import replay_run
+from tracekit.pipeline.replaying import replay_measured
 from tracekit.pipeline.timeline.annotations import Annotations, annotate_timeline
 from tracekit.pipeline.timeline.lanes import Lane, TimelinePlan, find_lane, plan_timeline
 from tracekit.pipeline.timeline.rows import format_trace
@@ -71,15 +72,15 @@ def export_timeline(
     check_writable(target)
     discovery = pipeline.discover_sources(paths, options)
     _refuse_input_target(target, discovery)
-    measured = pipeline.measure(discovery, options)
+    measured = pipeline.measure(discovery, replace(options, graphs=critical_path))
     report = pipeline.judge(measured)
     where = plan_timeline(measured, correct_clocks=correct_clocks)
     if not where.lanes:
         raise TracekitError("none of these files is a trace", "name profiles, not logs alone")
     path = None
     if critical_path:
-        replay = replay_run(paths, options)
-        path = list_path_pieces(replay.job, replay.steps)
+        replay = replay_measured(measured, options, discovery.sources)
+        path = None if replay is None else list_path_pieces(replay.job, replay.steps)
     annotations = annotate_timeline(measured, report, where, path)
     among = _is_target_among_inputs(target, discovery)
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from tracekit.engine import Outcome
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.trace import Fault, KeyLabels, Note, Source
+from tracekit.model.trace import Fault, GraphColumns, KeyLabels, Note, Source
 from tracekit.pipeline.wire_format.table_blocks import (
     ArrayCollector,
     BlockReader,
@@ -41,6 +41,8 @@ class MeasuredSource:
     faults: tuple[Fault, ...] = ()
     original: str | None = None
     """The source with as much or more of the same recording, which counts instead of this one."""
+    graph: GraphColumns | None = None
+    """Dependency graph, if it was asked for; its source is as the worker knew it."""
 
     def __getstate__(self) -> list[Any]:
         """Pickle the tables as a few long arrays, in half the time of many small ones."""

@@ -161,12 +161,15 @@ EDGES_AT_ONCE = 2**17
 """Rows whose starts and ends are processed at a time, to bound memory."""
 
 
-def build_host_tree(trace: Trace, within: Intervals | None = None) -> HostThreadRows:
-    """Build the tree of all rows that last; segments are cut at all row bounds, or only those `within` some time."""
+def build_host_tree(trace: Trace, within: Intervals | None = None, *, has_samples: bool = True) -> HostThreadRows:
+    """Build the tree of all rows that last; segments are cut at all row bounds, or only those `within` some time.
+
+    Without `has_samples` it contains only recorded rows, no CPU segments.
+    """
     start, dur, thread = (_concatenate_host_column(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
     rows = _find_lasting_host_rows(trace, thread, start, dur)
-    pieces = make_cpu_segments(trace)
-    of_cpu = pieces.segments
+    pieces = make_cpu_segments(trace) if has_samples else None
+    of_cpu = _NO_SEGMENTS if pieces is None else pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
     axis = ThreadAxis.build((start, start + dur, of_cpu.start, of_cpu.end), last)
     begin, end, parent = _place_rows_on_axis(axis, rows, (thread, start, dur))
@@ -182,7 +185,7 @@ def build_host_tree(trace: Trace, within: Intervals | None = None) -> HostThread
     edges = _list_row_edges(axis, thread, begin, end, None if len(of_cpu.start) else within)
     of_rows = name, holder, waits, only_frame, holds, recorded, tree
     host = HostThreadRows(begin, end, thread, *of_rows, axis, edges)
-    return _add_cpu_segments(host, pieces) if len(of_cpu.start) else host
+    return host if pieces is None or not len(of_cpu.start) else _add_cpu_segments(host, pieces)
 
 
 def _find_lasting_host_rows(trace: Trace, thread: Ints, start: Ints, dur: Ints) -> Rows:
@@ -215,6 +218,7 @@ def _list_row_edges(axis: ThreadAxis, thread: Ints, begin: Ints, end: Ints, with
 
 
 _NOTHING = np.empty(0, np.int64)
+_NO_SEGMENTS = ThreadSegments(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
 def _place_rows_on_axis(axis: ThreadAxis, rows: Rows, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Rows]:

@@ -9,7 +9,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import SEVERITIES, Finding, RunReplay, Saving, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.units import format_quantity
-from tracekit.pipeline.run_graphs import RunGraph
+from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.changes import parse_change
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import close_ledger, measure_residual_ratio
