@@ -18,7 +18,6 @@ from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements, Source, Want
-from tracekit.model.units import format_quantity
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options, parse_optional_numbers
 from tracekit.pipeline.question_selection import describe_selection
@@ -30,10 +29,13 @@ from tracekit.replay.plan import Fix, plan_fixes
 from tracekit.replay.predict import predict_changes
 from tracekit.replay.process_graph import ProcessGraph, build_process_graph
 from tracekit.replay.steps import JobSteps, list_job_steps, list_whole_recordings
-from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
+from tracekit.replay.what_if import answer_what_if, build_plan_report, build_what_if_report
 
 _GRAPH_TABLES = frozenset(
-    {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
+    {
+        *("host_ops", "device_ops", "device_ranges", "syncs", "windows"),
+        *("threads", "python_calls", "memory_ops", "thread_states"),
+    }
 )
 TIMED_TOOLS = ("torch", "nsys")
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
@@ -154,29 +156,19 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
     """Predict the step of a run with changes, one after the other. Raises `ChangeError`."""
     answer = answer_what_if(replay.job, replay.steps)
     if changes:
-        share = answer.residual_share
-        if share > MOST_RESIDUAL:
-            raise ChangeError(
-                _phrase_unexplained_share(share),
-                "run without --change: the critical path lists the owners of the unexplained time",
-            )
+        if answer.refusal:
+            raise ChangeError(answer.refusal, "run without --change for the critical path and the ledger as recorded")
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
     return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
-
-
-def _phrase_unexplained_share(share: float) -> str:
-    limit = format_quantity(MOST_RESIDUAL, "ratio", 2)
-    return f"{format_quantity(share, 'ratio', 2)} of the critical path is unexplained, more than {limit}: nothing is predicted"
 
 
 def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     """Plan the fixes of the findings that name a change: predict the step with one after the other."""
     recorded = answer_what_if(replay.job, replay.steps)
-    share = recorded.residual_share
     fixes = [make_fix(finding) for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
-    if share > MOST_RESIDUAL:
-        fixes, unplanned = [], [_phrase_unexplained_share(share)]
+    if recorded.refusal:
+        fixes, unplanned = [], [recorded.refusal]
     plan = plan_fixes(replay.job, replay.steps, fixes)
     unplanned += [f"not predicted: {fixes[place].name}: {problem}" for place, problem in plan.refused]
     return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)

@@ -20,6 +20,7 @@ from tracekit.replay.call_waits import CallWaits, add_call_waits
 from tracekit.replay.device_ops import DeviceOps, add_device_edges, list_device_ops
 from tracekit.replay.edges import HAND_OVER, EdgeList, Edges, Ints, Mask, Numbers
 from tracekit.replay.hand_overs import add_hand_overs
+from tracekit.replay.host_load import HostLoad, measure_host_load
 from tracekit.replay.host_threads import CallPaths, HostThreads, add_host_edges, build_host_threads
 
 ISSUE_NS = 100_000
@@ -71,6 +72,7 @@ class ProcessGraph:
     stages: StageWindows
     waits: CallWaits
     hand_overs: int
+    load: HostLoad
 
 
 def build_process_graph(trace: Trace) -> ProcessGraph:
@@ -99,6 +101,7 @@ def build_process_graph(trace: Trace) -> ProcessGraph:
         trace.derived(select_outer_stages),
         waits,
         hand_overs,
+        measure_host_load(trace),
     )
 
 

@@ -10,6 +10,7 @@ from tracekit.model.report import Report, Section, Sheet
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
+from tracekit.replay.host_load import HostContention, judge_host_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
 from tracekit.replay.plan import Plan
@@ -28,6 +29,8 @@ from tracekit.replay.what_if_tables import (
 
 MOST_RESIDUAL = 0.2
 """No step is predicted where a larger share of the critical path has no explanation."""
+
+OVERHEAD = "the prediction is of the profiled step: it includes profiler overhead"
 
 LEAST_UNCOVERED = 0.01
 """Share of the critical path before the recording from which on a note mentions it."""
@@ -53,6 +56,24 @@ class WhatIf:
     def residual_share(self) -> float:
         """Share of the recorded critical path that no dependency explains."""
         return measure_path_cover(self.steps, self.recorded_path, self.job.time).residual_share
+
+    @property
+    def contention(self) -> HostContention:
+        """Competition of the processes for CPU cores."""
+        processes = self.job.processes
+        on_host = not any(len(graph.ops) for graph in processes)
+        loads = [graph.load for graph in processes]
+        return judge_host_contention([graph.source for graph in processes], loads, on_host=on_host)
+
+    @property
+    def refusal(self) -> str:
+        """Reason why no step is predicted from this run; empty if it can be."""
+        if self.residual_share > MOST_RESIDUAL:
+            share, limit = (format_quantity(ratio, "ratio", 2) for ratio in (self.residual_share, MOST_RESIDUAL))
+            return f"{share} of the critical path is unexplained, more than {limit}: nothing is predicted"
+        if self.contention.state == "contended":
+            return f"{self.contention.reason}: processes slow each other down, and nothing is predicted"
+        return ""
 
 
 def answer_what_if(job: JobGraph, steps: JobSteps, predictions: Sequence[Prediction] = ()) -> WhatIf:
@@ -104,6 +125,9 @@ def _describe_answer(answer: WhatIf) -> str:
 def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[str]:
     if answer.predictions or is_predicted:
         yield "durations are constants: contention between kernels, clocks and caches are not modeled"
+        yield OVERHEAD
+        if answer.contention.reason:
+            yield answer.contention.reason
     if answer.job.unmatched:
         count = answer.job.unmatched
         yield (
@@ -160,6 +184,8 @@ def build_plan_report(
 def _describe_plan(answer: WhatIf, plan: Plan) -> str:
     """Describe the step after all fixes."""
     recorded = format_quantity(plan.recorded_ns, "ns")
+    if answer.refusal:
+        return f"{answer.unit} {recorded} as recorded; nothing is predicted"
     if not plan.fixes:
         return f"{answer.unit} {recorded} as recorded; no fix of a finding can be replayed"
     count, last = len(plan.fixes), plan.fixes[-1].step_ns
