@@ -9,6 +9,7 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.replay.apply import Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.contention import Contention, measure_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import time_changed_graph
 from tracekit.replay.selection import JobIndex
@@ -47,11 +48,15 @@ class PlannedFix:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes in order, the recorded step, and why other fixes could not be predicted, by their place."""
+    """Fixes in order, the recorded step, and why other fixes could not be predicted, by their place.
+
+    `contention` has the measured slowdown of kernels during collectives, which is applied.
+    """
 
     recorded_ns: float
     fixes: tuple[PlannedFix, ...]
     refused: tuple[tuple[int, str], ...]
+    contention: Contention | None = None
 
 
 def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
@@ -80,7 +85,7 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
             behind = planner.find_blocking_fix(fixes[best], [fixes[place] for place in chosen])
         planned.append(PlannedFix(fixes[best], best, results[best], gain, most, last, behind))
         chosen.append(best)
-    return Plan(planner.recorded_ns, tuple(planned), tuple(refused))
+    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.contention)
 
 
 class _Planner:
@@ -88,6 +93,7 @@ class _Planner:
 
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
+        self.contention = measure_contention(job)
         self.recorded_ns = measure_step_times(steps, job.time).mean_ns
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -98,7 +104,8 @@ class _Planner:
             weights = Weights(np.array(self.job.edges.weight), [])
             for fix in fixes:
                 self._apply(weights, fix, is_first=len(fixes) == 1)
-            self._known[key] = measure_step_times(self.steps, time_changed_graph(self.job, weights).time).mean_ns
+            timing = time_changed_graph(self.job, weights, self.contention)
+            self._known[key] = measure_step_times(self.steps, timing.time).mean_ns
         return self._known[key]
 
     def find_blocking_fix(self, fix: Fix, earlier: Sequence[Fix]) -> int | None:

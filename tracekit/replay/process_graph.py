@@ -22,6 +22,7 @@ from tracekit.replay.edges import HAND_OVER, EdgeList, Edges, Ints, Mask, Number
 from tracekit.replay.hand_overs import add_hand_overs
 from tracekit.replay.host_load import HostLoad, measure_host_load
 from tracekit.replay.host_threads import CallPaths, HostThreads, add_host_edges, build_host_threads
+from tracekit.replay.kernel_work import KernelWork, number_kernel_work
 
 ISSUE_NS = 100_000
 """Longest time that handing a collective to a thread of the library takes by itself."""
@@ -73,6 +74,7 @@ class ProcessGraph:
     waits: CallWaits
     hand_overs: int
     load: HostLoad
+    work: KernelWork
 
 
 def build_process_graph(trace: Trace) -> ProcessGraph:
@@ -102,6 +104,7 @@ def build_process_graph(trace: Trace) -> ProcessGraph:
         waits,
         hand_overs,
         measure_host_load(trace),
+        number_kernel_work(trace, ops.row),
     )
 
 

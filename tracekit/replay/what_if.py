@@ -10,6 +10,7 @@ from tracekit.model.report import Report, Section, Sheet
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
+from tracekit.replay.contention import Contention
 from tracekit.replay.host_load import HostContention, judge_host_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
@@ -122,9 +123,12 @@ def _describe_answer(answer: WhatIf) -> str:
     )
 
 
-def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[str]:
-    if answer.predictions or is_predicted:
-        yield "durations are constants: contention between kernels, clocks and caches are not modeled"
+def _list_cautions(answer: WhatIf, plan: Plan | None = None) -> Iterator[str]:
+    if answer.predictions or (plan is not None and plan.fixes):
+        applied = plan.contention if plan is not None else None
+        if answer.predictions and answer.predictions[-1].rescaled:
+            applied = answer.predictions[-1].contention
+        yield from _describe_constant_durations(applied)
         yield OVERHEAD
         if answer.contention.reason:
             yield answer.contention.reason
@@ -138,6 +142,16 @@ def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[st
     if path.length_ns and path.before_ns > LEAST_UNCOVERED * path.length_ns:
         covered = format_quantity(path.length_ns - path.before_ns, "ns")
         yield f"the critical path covers the last {covered}: no dependency leads from there to earlier recordings"
+
+
+def _describe_constant_durations(applied: Contention | None) -> Iterator[str]:
+    """Describe what the replay assumes of the length of kernels, and the contention that it applied."""
+    if applied is None:
+        yield "durations are constants: contention between kernels, clocks and caches are not modeled"
+        return
+    kernels = f"{applied.kernels:,} {choose_plural(applied.kernels, 'kernel')}"
+    yield f"kernels during communication take {applied.factor:.2f}× as long: measured on {kernels}, applied"
+    yield "durations are constants otherwise: contention between other kernels, clocks and caches are not modeled"
 
 
 _CHANGES = parse_headings("""
@@ -177,7 +191,7 @@ def build_plan_report(
         answer=_describe_plan(answer, plan),
         overview=_list_fixes(plan) if plan.fixes else None,
         sections=(*fixes, *_build_sections(answer)),
-        cautions=(*_list_cautions(answer, is_predicted=bool(plan.fixes)), *unplanned),
+        cautions=(*_list_cautions(answer, plan), *unplanned),
     )
 
 

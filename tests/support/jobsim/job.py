@@ -212,6 +212,12 @@ class Job:
     """Decode iterations between two in which a preempted request is prefilled again."""
     contention: float = 0.0
     """Compute lasts longer by this share while a collective transfers."""
+    slowdown: float = 0.0
+    """Kernels run at 1 / (1 + this) of their rate while a collective transfers, whichever was launched first."""
+    rising_clock: float = 0.0
+    """Kernels last longer by up to this share on a device that was idle before: its clock rises as it works."""
+    jitter_ns: int = 0
+    """Longest delay of a transfer, drawn anew when the collective begins at another time."""
     wander: float = 0.0
     """Spread of the clock of each rank from step to step."""
     spikes: float = 0.0
