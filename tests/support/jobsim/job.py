@@ -169,6 +169,8 @@ class Job:
     tiny: int = 0
     """Kernels of `tiny_ns` in adv."""
     tiny_ns: int = 3_000
+    eager_tiny: bool = False
+    """Whether they are always launched one by one, and not as a graph."""
     norms: int = 0
     """Norms of activations computed in each layer of the update's forward."""
     vision: bool = False
