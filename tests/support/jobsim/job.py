@@ -189,6 +189,8 @@ class Job:
     queue_depth: int = 1024
     sync_steps: bool = True
     """Whether a step ends when the device has done its work."""
+    sync_rows: bool = False
+    """Whether the profiler records who waits for whom, as with `enable_cuda_sync_events`."""
     copy_stream: bool = False
     """Batches are copied on a stream of their own."""
     busbw: float = 250.0

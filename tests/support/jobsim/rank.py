@@ -25,6 +25,9 @@ COMPUTE, COPY, FSDP, TENSOR, CONTROL, PIPE = 7, 13, 20, 24, 28, 32
 STREAM_OF = {"default_pg": CONTROL, "dp": FSDP, "tp": TENSOR}
 LAUNCH_LATENCY_NS, STREAM_GAP_NS = 3_800, 900
 OP_NS, CALL_NS = 7_000, 4_200
+SYNC_NAMES = {
+    "cudaStreamSynchronize": "Stream Sync", "cudaEventSynchronize": "Event Sync", "cudaDeviceSynchronize": "Context Sync",
+}  # fmt: skip
 CLOCK_NS = 1_000_000
 """Time in which the clock of a device follows its load."""
 CBID = {
@@ -66,6 +69,18 @@ class Transfer(NamedTuple):
 
 Joined = Generator[Meeting, int, int]
 """A part of a program that returns when a collective ends."""
+
+
+class SyncRow(NamedTuple):
+    """A record of who waited: a stream (-1: the host), for what was launched last by a call on a stream."""
+
+    name: str
+    stream: int
+    start: int
+    end: int
+    correlation: int
+    on_stream: int
+    record: int
 
 
 class HostRow:
@@ -149,6 +164,8 @@ class Rank:
         self.device_ends: list[int] = []
         self._clock = 0, 0.0
         self.transfers: list[Transfer] = []
+        self.syncs: list[SyncRow] = []
+        self._op_ending: dict[int, tuple[int, int]] = {}
         self._known_transfers, self._beside = beside, join_intervals([])
 
     # Clocks and noise
@@ -273,6 +290,9 @@ class Rank:
         self.spend(ns)
         if until > self.now:
             self.now = until + 1_500
+        if name in SYNC_NAMES and until in self._op_ending:
+            stream, record = self._op_ending[until]
+            self.syncs.append(SyncRow(SYNC_NAMES[name], stream, start, self.now, self.correlation, stream, record))
         category = "cuda_driver" if name.startswith("cu") and name[2].isupper() else "cuda_runtime"
         self.calls.append((category, name, self.tid, start, self.now, self.correlation, self.external))
         return start, self.correlation
@@ -310,6 +330,7 @@ class Rank:
             shared = sum(max(0, min(end, over) - max(start, begin)) for begin, over in self._transfers)
             end += int(self.job.contention * shared)
         self.free[stream] = end
+        self._op_ending[end] = stream, correlation
         self.queue.append(end)
         self.device_rows.append(DeviceRow(category, name, stream, start, end, correlation, self.external, args))
         for row in self.open_ranges[self.tid]:
@@ -416,8 +437,15 @@ class Rank:
 
     def wait_for(self, end: int, stream: int = COMPUTE) -> None:
         """Nothing; what follows on the stream begins no earlier than that."""
-        self.call("cudaStreamWaitEvent", 900)
+        self.wait_on_stream(stream, end)
         self.free[stream] = max(self.free[stream], end)
+
+    def wait_on_stream(self, stream: int, end: int) -> None:
+        """Nothing; a stream has been told to wait for what ends then, if anything does."""
+        start, correlation = self.call("cudaStreamWaitEvent", 900)
+        if end in self._op_ending:
+            record = self._op_ending[end]
+            self.syncs.append(SyncRow("Stream Wait Event", stream, start, self.now, correlation, *record))
 
     # Collectives
 
@@ -447,7 +475,7 @@ class Rank:
             self.marked(f"nccl:{mark}"),
         ):
             self.call("cudaEventRecord", 700)
-            self.call("cudaStreamWaitEvent", 900)
+            self.wait_on_stream(stream, after)
             ready, correlation = self.launch_call("cudaLaunchKernelExC", 5_500)
             start = max(ready + LAUNCH_LATENCY_NS, self.free[stream] + STREAM_GAP_NS, after)
             transfer = self.transfer(label, name, size, size_bytes)
@@ -487,7 +515,7 @@ class Rank:
             self.marked(f"nccl:{name} {arrow}"),
         ):
             self.call("cudaEventRecord", 700)
-            self.call("cudaStreamWaitEvent", 900)
+            self.wait_on_stream(PIPE, after)
             ready, correlation = self.launch_call("cudaLaunchKernelExC", 5_500)
             start = max(ready + LAUNCH_LATENCY_NS, self.free[PIPE] + STREAM_GAP_NS, after)
             transfer = 9_000 + int(2 * nelems / self.job.busbw)
