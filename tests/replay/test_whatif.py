@@ -411,7 +411,7 @@ def test_no_step_is_predicted_of_what_nothing_explains(call, tmp_path):
     assert problem == "95 % of the critical path is unexplained, more than 20 %: nothing is predicted"
     assert "without --change" in hint
     plain = json_of(call, tmp_path)
-    assert plain["answer"] == "step 420 µs as recorded; no fix of a finding can be replayed"
+    assert plain["answer"] == "step 420 µs as recorded; nothing is predicted"
     assert problem in plain["cautions"]
 
 

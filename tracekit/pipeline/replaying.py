@@ -15,7 +15,7 @@ from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.prediction.predicting import describe_residual, plan_findings
+from tracekit.pipeline.prediction.predicting import plan_findings
 from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs, lacks_graphs
 from tracekit.pipeline.question_selection import describe_selection
 from tracekit.pipeline.run_grouping.primary_tool import TIMING_TOOLS, select_primary_tool
@@ -24,7 +24,7 @@ from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_c
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import predict_changes
 from tracekit.replay.steps import JobSteps
-from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
+from tracekit.replay.what_if import answer_what_if, build_plan_report, build_what_if_report
 
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
@@ -114,12 +114,8 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
     """Predict the step of a run with changes, one after the other. Raises `ChangeError`."""
     answer = answer_what_if(replay.job, replay.steps)
     if changes:
-        share = answer.residual_share
-        if share > MOST_RESIDUAL:
-            raise ChangeError(
-                f"{describe_residual(share)}: nothing is predicted",
-                "run without --change: the critical path lists the owners of the unexplained time",
-            )
+        if answer.refusal:
+            raise ChangeError(answer.refusal, "run without --change for the critical path and the ledger as recorded")
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
     return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
 
@@ -127,11 +123,10 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
 def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     """Plan the fixes of the findings that name a change: predict the step with one after the other."""
     recorded = answer_what_if(replay.job, replay.steps)
-    share = recorded.residual_share
     changing = [finding for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
-    if share > MOST_RESIDUAL:
-        changing, unplanned = [], [f"{describe_residual(share)}: nothing is predicted"]
+    if recorded.refusal:
+        changing, unplanned = [], [recorded.refusal]
     plan, _ = plan_findings(replay.job, replay.steps, changing)
     unplanned += [f"not predicted: {changing[place].rule}: {problem}" for place, problem in plan.refused]
     return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)

@@ -10,12 +10,13 @@ import re
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Coded, select_rows
+from tracekit.model.tables.arrays import Coded, Nullable, select_rows
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.replay.device_ops import MICRO, DeviceOps, mark_copies_to_host
 from tracekit.replay.edges import QUEUE, SYNC_RETURN, EdgeList, Ints, Mask
 from tracekit.replay.host_threads import HostThreads
+from tracekit.replay.recorded_waits import RecordedWaits
 
 _EVENT = re.compile(r"(?:cuda|hip)EventSynchronize|cuEventSynchronize")
 _STREAM = re.compile(r"(?:cuda|hip)StreamSynchronize|cuStreamSynchronize")
@@ -56,6 +57,7 @@ class _Calls:
     op: Ints
     stream: Ints
     end_instant: Ints
+    correlation: Nullable
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -93,10 +95,12 @@ class CallWaits:
     queue_is_measured: bool
 
 
-def add_call_waits(trace: Trace, threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList) -> CallWaits:
+def add_call_waits(
+    trace: Trace, threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList, recorded: RecordedWaits
+) -> CallWaits:
     """Add the edges from ops to the calls that waited for them, and take the waits off the host's own time.
 
-    `first` is the instant of the start of the first op.
+    `first` is the instant of the start of the first op. Recorded waits replace those that the rules infer.
     """
     if not len(ops) or not len(threads.time):
         return CallWaits(0, DEFAULT_QUEUE, queue_is_measured=False)
@@ -106,8 +110,10 @@ def add_call_waits(trace: Trace, threads: HostThreads, ops: DeviceOps, first: in
     _find_events(calls, ops, launched, awaited)
     _find_streams(calls, ops, launched, awaited)
     _find_device(calls, launched, awaited)
+    of_record = recorded.find_of_calls(calls.correlation)
+    awaited[of_record >= 0] = of_record[of_record >= 0]
     awaited[(awaited >= 0) & (ops.end[awaited] > calls.end + _allow_skew(calls)) & (calls.sync != _NOT_SYNC)] = -1
-    _add_returns(calls, ops, awaited, threads, first, edges)
+    _add_returns(calls, ops, awaited, (of_record < 0, threads, first), edges)
     lengths = _measure_queue(calls, ops, launched, awaited)
     queue = int(np.bincount(lengths).argmax()) if len(lengths) >= 3 else 0
     is_measured = queue >= LEAST_QUEUE
@@ -142,6 +148,7 @@ def _list_calls(trace: Trace, threads: HostThreads, ops: DeviceOps) -> _Calls:
         op_at[begin_instant],
         _look_up_streams(trace, rows, ops),
         threads.find_instants(thread, (start + dur)[rows]),
+        select_rows(trace.nullable("host_ops", "correlation"), rows),
     )
 
 
@@ -288,9 +295,13 @@ def _find_device(calls: _Calls, launched: _Launched, awaited: Ints) -> None:
 
 
 def _add_returns(
-    calls: _Calls, ops: DeviceOps, awaited: Ints, threads: HostThreads, first: int, edges: EdgeList
+    calls: _Calls, ops: DeviceOps, awaited: Ints, where: tuple[Mask, HostThreads, int], edges: EdgeList
 ) -> None:
-    """Add the edge from each awaited op to the return of its call; the call keeps only its own cost."""
+    """Add the edge from each awaited op to the return of its call; the call keeps only its own cost.
+
+    `where` has the mask of calls whose wait is inferred, the threads, and the instant of the start of the first op.
+    """
+    is_inferred, threads, first = where
     rows = np.flatnonzero(awaited >= 0)
     op, end = awaited[rows], calls.end[rows]
     length, after = end - calls.begin[rows], end - ops.end[op]
@@ -301,7 +312,8 @@ def _add_returns(
     at = calls.end_instant[rows]
     threads.spent_ns[at[waits]] = np.maximum(threads.spent_ns[at[waits]] - (length - own)[waits], 0)
     weight = np.where(waits, after, np.minimum(after, RETURNED_NS))
-    edges.add(first + 2 * op + 1, at, weight, SYNC_RETURN, threads.path[np.maximum(at - 1, 0)], inferred=True)
+    source, path = first + 2 * op + 1, threads.path[np.maximum(at - 1, 0)]
+    edges.add(source, at, weight, SYNC_RETURN, path, inferred=is_inferred[rows])
 
 
 def _measure_queue(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: Ints) -> Ints:

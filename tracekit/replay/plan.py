@@ -10,6 +10,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Saving
 from tracekit.replay.apply import Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.contention import Contention, measure_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import time_changed_graph
 from tracekit.replay.selection import JobIndex
@@ -44,11 +45,15 @@ class PlannedFix:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes in order, the recorded step, and why other fixes could not be predicted: (place, reason)."""
+    """Fixes in order, the recorded step, and why other fixes could not be predicted: (place, reason).
+
+    `contention` has the measured slowdown of kernels during collectives, which is applied.
+    """
 
     recorded_ns: float
     fixes: tuple[PlannedFix, ...]
     refused: tuple[tuple[int, str], ...]
+    contention: Contention | None = None
 
     @property
     def step_ns(self) -> float:
@@ -95,7 +100,7 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
         planned.append(PlannedFix(fixes[best], best, saving))
         chosen.append(best)
         before = step_ns
-    return Plan(planner.recorded_ns, tuple(planned), tuple(refused))
+    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.contention)
 
 
 def _measure_last_savings(planner: _Planner, fixes: Mapping[int, Fix]) -> dict[int, float]:
@@ -131,6 +136,7 @@ class _Planner:
 
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
+        self.contention = measure_contention(job)
         self._recorded = measure_step_times(steps, job.time)
         self._known: dict[tuple[int, ...], StepTimes] = {(): self._recorded}
 
@@ -155,7 +161,8 @@ class _Planner:
             weights = Weights(np.array(self.job.edges.weight), [])
             for fix in fixes:
                 self._apply(weights, fix, is_first=len(fixes) == 1)
-            self._known[key] = measure_step_times(self.steps, time_changed_graph(self.job, weights).time)
+            timing = time_changed_graph(self.job, weights, self.contention)
+            self._known[key] = measure_step_times(self.steps, timing.time)
         return self._known[key]
 
     def find_blocking_fix(self, fix: Fix, earlier: Sequence[Fix]) -> int | None:

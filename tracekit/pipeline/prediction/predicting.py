@@ -8,14 +8,13 @@ from dataclasses import replace
 from tracekit.model.records import dataclass
 from tracekit.model.report import SEVERITIES, Finding, RunReplay, Saving, Section, Verdict
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.units import format_quantity
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.changes import parse_change
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import close_ledger, measure_residual_ratio
 from tracekit.replay.plan import Fix, Plan, plan_fixes
 from tracekit.replay.steps import JobSteps
-from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if
+from tracekit.replay.what_if import answer_what_if
 
 LATE_RULES = frozenset(("straggler", "rank-imbalance", "replica-imbalance", "step-variance", "drift"))
 """Rules that say which rank or step is longer; where another finding names the reason, that one comes first."""
@@ -90,11 +89,10 @@ def _select_run_findings(findings: Sequence[Finding], run: str | None, *, is_onl
 def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan:
     """Plan the fixes of the findings of a run."""
     answer = answer_what_if(graph.job, graph.steps)
-    share = answer.residual_share
     unexplained = measure_residual_ratio(graph.job, close_ledger(graph.job, graph.steps))
-    replay = RunReplay(graph.run, answer.unit, answer.recorded.mean_ns, None, share, unexplained)
-    if share > MOST_RESIDUAL:
-        return _RunPlan(replace(replay, refusal=describe_residual(share)), [], [])
+    replay = RunReplay(graph.run, answer.unit, answer.recorded.mean_ns, None, answer.residual_share, unexplained)
+    if answer.refusal:
+        return _RunPlan(replace(replay, refusal=answer.refusal), [], [])
     changing = [finding for finding in findings if finding.changes]
     plan, planned = plan_findings(graph.job, graph.steps, changing)
     savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]
@@ -116,12 +114,6 @@ def plan_findings(job: JobGraph, steps: JobSteps, findings: Sequence[Finding]) -
 def _make_fixes(findings: Iterable[Finding]) -> Iterator[Fix]:
     for finding in findings:
         yield Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
-
-
-def describe_residual(share: float) -> str:
-    """Say that too much of the critical path has no explanation for a prediction."""
-    limit = format_quantity(MOST_RESIDUAL, "ratio", 2)
-    return f"{format_quantity(share, 'ratio', 2)} of the critical path is unexplained, more than {limit}"
 
 
 def _grade_finding(finding: Finding, saving: Saving, thresholds: Thresholds) -> Finding:
