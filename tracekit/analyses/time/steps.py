@@ -43,8 +43,8 @@ from tracekit.model.tables.frame import (
     texts,
     where,
 )
-from tracekit.model.text.labels import choose_plural
 from tracekit.model.text.changes import write_change
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges
