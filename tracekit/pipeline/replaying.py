@@ -14,6 +14,7 @@ from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.errors import TracekitError
+from tracekit.model.failed_questions import list_fault_cautions
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
@@ -23,7 +24,7 @@ from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options, parse_optional_numbers
 from tracekit.pipeline.question_selection import describe_selection
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
-from tracekit.pipeline.summary.screen import list_run_facts
+from tracekit.pipeline.summary.screen import list_caveats, list_run_facts, list_unseen
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
 from tracekit.replay.job_graph import JobGraph, join_processes
 from tracekit.replay.plan import Fix, plan_fixes
@@ -41,13 +42,15 @@ _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Syste
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedRun:
-    """The graph of a run, its counted steps, and the facts of its first line."""
+    """The graph of a run, its counted steps, the facts of its first line, and the caveats and gaps of the recording."""
 
     title: str
     job: JobGraph
     steps: JobSteps
     facts: tuple[str, ...]
     measured: Measurements
+    cautions: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 def replay_run(
@@ -79,7 +82,8 @@ def replay_run(
         raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
     job = join_processes(identified)
     steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(discovery.title, job, steps, _list_facts(measured, options), measured)
+    facts, cautions = _list_facts(measured, options), (*list_fault_cautions(measured), *list_caveats(measured))
+    return ReplayedRun(discovery.title, job, steps, facts, measured, cautions, list_unseen(measured))
 
 
 def _refuse_saved(paths: Sequence[str | Path]) -> None:
@@ -161,7 +165,8 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
                 "run without --change: the critical path lists the owners of the unexplained time",
             )
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
-    return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
+    report = build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts, replay.cautions)
+    return replace(report, unseen=replay.unseen)
 
 
 def _phrase_unexplained_share(share: float) -> str:
@@ -179,7 +184,8 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
         fixes, unplanned = [], [_phrase_unexplained_share(share)]
     plan = plan_fixes(replay.job, replay.steps, fixes)
     unplanned += [f"not predicted: {fixes[place].name}: {problem}" for place, problem in plan.refused]
-    return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
+    report = build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts, replay.cautions)
+    return replace(report, unseen=replay.unseen)
 
 
 def make_fix(finding: Finding) -> Fix:

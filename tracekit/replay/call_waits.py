@@ -244,16 +244,22 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
     usual = int(np.bincount(np.maximum(later - own, 0)).argmax()) if len(met) else 0
     blocked = rows[awaited[rows] < 0]
     last = np.searchsorted(launched.copies_at_ns, calls.begin[blocked], side="right") - 1
-    back = np.zeros(len(blocked), np.int64)
-    for _ in range(LOOK_BACK):
-        runs = (last >= back) & (launched.copy_ends[np.maximum(last - back, 0)] > calls.end[blocked])
-        if not runs.any():
-            break
-        back += runs
-    usual = max(usual, int(np.quantile(back, 1 - CHANCE, method="lower")) if len(back) else 0)
+    least = _count_running_copies(calls.end[blocked], launched, last)
+    usual = max(usual, int(np.quantile(least, 1 - CHANCE, method="lower")) if len(least) else 0)
     nth = last - usual
     known = nth >= 0
     awaited[blocked[known]] = launched.copies[nth[known]]
+
+
+def _count_running_copies(returned_ns: Ints, launched: _Launched, last: Ints) -> Ints:
+    """Count the latest copies, from the `last` one back, that still ran when each call returned."""
+    running = np.zeros(len(last), np.int64)
+    for _ in range(LOOK_BACK):
+        goes_on = (last >= running) & (launched.copy_ends[np.maximum(last - running, 0)] > returned_ns)
+        if not goes_on.any():
+            break
+        running += goes_on
+    return running
 
 
 def _allow_skew(calls: _Calls) -> Ints:

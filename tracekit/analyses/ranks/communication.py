@@ -230,10 +230,10 @@ LEAST_EXPOSED_SHARE = 0.1
 
 OVERLAP_CHANGES: Mapping[str, tuple[Mapping[str, str], ...]] = {
     "all_gather": ({"do": "prefetch", "op": "AllGather"},),
-    "reduce_scatter": ({"do": "accumulate", "op": "ReduceScatter"}, {"do": "hide", "op": "ReduceScatter"}),
+    "reduce_scatter": ({"do": "hide", "op": "ReduceScatter"}, {"do": "accumulate", "op": "ReduceScatter"}),
     "all_reduce": (
-        {"do": "accumulate", "op": "AllReduce", "by": "AccumulateGrad"},
         {"do": "hide", "op": "AllReduce", "by": "AccumulateGrad"},
+        {"do": "accumulate", "op": "AllReduce", "by": "AccumulateGrad"},
     ),
 }
 """Changes of the fix by operation, without the stage. DDP reduces gradients where they are accumulated."""
