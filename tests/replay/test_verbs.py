@@ -369,6 +369,43 @@ def test_gradients_that_are_reduced_once_stay(tmp_path):
         replay_rows(tmp_path, REDUCTIONS).after({"do": "accumulate", "op": "ReduceScatter"})
 
 
+ITERATIONS = [
+    step(1, 0, 400), *(
+        row
+        for number, running in enumerate((32, 32, 4, 4))
+        for row in (
+            annotation(f"execute_context_0(0)_generation_{running}({running})", 100 * number, 90),
+            *issue("k", 100 * number + 10, 100 * number + 17, 80, number + 1),
+        )
+    ), annotation("execute_context_1(64)_generation_4(4)", 400, 90),
+]  # fmt: skip
+
+
+def test_iterations_of_few_requests_are_scaled_with_what_they_launch(tmp_path):
+    """The third and fourth kernel last 8 µs, and their iterations on the host 9; the one with a prompt stays."""
+    after = replay_rows(tmp_path, ITERATIONS).after({"do": "scale", "on": "range", "requests_below": 16, "factor": 0.1})
+    lengths = [after.end("k", nth=nth) - after.start("k", nth=nth) for nth in range(4)]
+    assert lengths == [80, 80, 8, 8]
+    assert (after.host(200), after.host(290), after.host(300), after.host(390)) == (200, 209, 219, 228)
+    assert after.host(490) - after.host(400) == 90
+
+
+def test_work_of_a_step_lasts_as_long_as_in_the_median_step(tmp_path):
+    """`k` lasts 50, 70, 90 and 200 µs; the host pauses for 300 µs more in the last step."""
+    rows = []
+    for number, (dur, pause) in enumerate(((50, 10), (70, 10), (90, 10), (200, 310))):
+        base = 1_000 * number
+        rows += [step(number + 1, base, 900), *issue("k", base + 10, base + 17, dur, number + 1)]
+        rows += [annotation("pause", base + 300, pause)]
+    job = replay_rows(tmp_path, rows)
+    device = job.after({"do": "equalise", "across": "step", "step": 4})
+    assert [device.end("k", nth=nth) - device.start("k", nth=nth) for nth in range(4)] == [50, 70, 90, 70]
+    everywhere = job.after({"do": "equalise", "across": "step"})
+    assert [everywhere.end("k", nth=nth) - everywhere.start("k", nth=nth) for nth in range(4)] == [50, 70, 80, 80]
+    host = job.after({"do": "equalise", "on": "host", "across": "step", "step": 4, "row": "^pause$"})
+    assert host.host(3_610) - host.host(3_300) == 10
+
+
 LOADED = [
     row
     for base in (0, 150, 300)

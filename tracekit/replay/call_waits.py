@@ -245,7 +245,7 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
     blocked = rows[awaited[rows] < 0]
     last = np.searchsorted(launched.copies_at_ns, calls.begin[blocked], side="right") - 1
     least = _count_running_copies(calls.end[blocked], launched, last)
-    usual = max(usual, int(np.quantile(least, 1 - CHANCE, method="lower")) if len(least) else 0)
+    usual = max(usual, int(np.quantile(least, 1 - CHANCE, method="higher")) if len(least) else 0)
     nth = last - usual
     known = nth >= 0
     awaited[blocked[known]] = launched.copies[nth[known]]
