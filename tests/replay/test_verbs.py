@@ -325,7 +325,7 @@ def test_a_gather_waits_for_the_optimizer(tmp_path):
     """The first gather after a step of the optimizer begins no earlier; nothing else changes in this run."""
     step_of_optimizer = aten("Optimizer.step", 16, 10)
     change = {"do": "prefetch", "on": "collective", "op": "AllGather"}
-    with pytest.raises(ChangeError, match="prefetch collective op=AllGather already run beside compute"):
+    with pytest.raises(ChangeError, match="prefetch collective op=AllGather already overlap with compute"):
         replay_rows(tmp_path, [*GATHERS, step_of_optimizer]).after(change)
 
 

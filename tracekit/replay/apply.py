@@ -290,7 +290,7 @@ def _overlap(
     added = move_waits(index, weights.weight, passes)
     if np.array_equal(before, weights.weight):
         raise ChangeError(
-            f"the collectives of {change.describe()} already run beside compute",
+            f"the collectives of {change.describe()} already overlap with compute",
             "faster links or fewer bytes: scale collective factor=0.5",
         )
     if len(added[0]):
@@ -333,7 +333,7 @@ def _accumulate(index: JobIndex, weights: Weights, change: RunChange) -> None:
     if not len(ops):
         raise ChangeError(
             f"the collectives of {change.describe()} run once per step of an optimizer, as far as one is recorded",
-            "remove collective removes all of them",
+            "remove collective removes all collectives of this name",
         )
     _drop_ops(index, weights, ops)
 

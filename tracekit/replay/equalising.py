@@ -15,7 +15,7 @@ from tracekit.replay.selection import JobIndex, select_host_edges, select_ops
 _DOES_WORK = [HOLDER[name] for name in ("op", "call", "first_call", "sync")]
 
 AS_IT_IS, NOWHERE_ELSE = -1, -2
-"""Marks of lengths: the rank or step is no slower than others there; no other works there."""
+"""Marks of lengths: the rank or step is at most as slow as others there; no other works there."""
 
 
 def equalise_work(index: JobIndex, weight: Ints, change: RunChange) -> None:

@@ -1,4 +1,4 @@
-"""Collectives beside compute: what can begin earlier begins earlier, and what is needed later is awaited later.
+"""Overlap of collectives with compute: gathers that begin earlier, and reductions that are awaited later.
 
 A gather needs parameters, which change in the optimizer: it may begin as early as the gather before it, since the last step
 of the optimizer. A reduction is needed where the backward pass ends, and only in the last one before a step of the optimizer.
@@ -90,7 +90,7 @@ def _arrange(index: JobIndex, ops: Ints, number: Ints) -> Passes:
 def _number_passes(index: JobIndex, kind: Ints) -> Ints:
     """Number the passes of all processes: a new one begins with another kind of launch, or in another stage.
 
-    Copies do not count: their threads work beside those of a pass.
+    Copies do not count: other threads may launch them meanwhile.
     """
     number = np.full(len(kind), -1, np.int64)
     rows = np.flatnonzero((index.op_thread >= 0) & ~index.is_copy)

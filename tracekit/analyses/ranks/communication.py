@@ -297,7 +297,7 @@ def _write_overlap_changes(exposure: Exposure, exposures: Sequence[Exposure]) ->
     """List the changes of the fix: gathers begin one earlier, and gradients are awaited where the backward pass ends.
 
     Overlap is set for a model, not for a stage: the changes cover all stages of the role that overlap with compute at all.
-    Other collectives are needed at once by what comes next.
+    The next op needs the result of any other collective at once.
     """
     window = exposure.window
     alike = [
@@ -314,7 +314,7 @@ def _write_overlap_changes(exposure: Exposure, exposures: Sequence[Exposure]) ->
 
 
 def _overlaps(exposure: Exposure) -> bool:
-    """Check whether a stage has compute beside its collectives."""
+    """Check whether a stage has compute to overlap with."""
     return exposure.window.canonical not in BY_DESIGN
 
 
