@@ -72,6 +72,11 @@ EVERY_VERB = [
         RunChange("scale", "range", Selection(requests_below=16.0), factor=0.1),
     ),
     (
+        "fuse by=Optimizer.step factor=0.35",
+        {"do": "fuse", "by": "Optimizer.step", "factor": 0.35},
+        RunChange("fuse", "device", Selection(by="Optimizer.step"), factor=0.35),
+    ),
+    (
         "accumulate op=ReduceScatter stage=update_actor",
         {"do": "accumulate", "op": "ReduceScatter", "stage": "update_actor"},
         RunChange("accumulate", "collective", Selection(op="ReduceScatter", stage="update_actor")),
@@ -185,7 +190,7 @@ def test_any_change_survives_its_description(where, factor):
 
 NO_CHANGE = 'write {"do": "scale", "on": "device", "factor": 0.8}'
 KNOWN_FIELDS = f"fields: {', '.join(FIELDS)}"
-KNOWN_VERBS = "one of scale, set, remove, unwait, unblock, hide, accumulate, equalise, prefetch, graph"
+KNOWN_VERBS = "one of scale, set, remove, unwait, unblock, hide, accumulate, fuse, equalise, prefetch, graph"
 REFUSED = [
     ("", "do: '' is not a change", KNOWN_VERBS),
     ("scal device factor=1", "do: 'scal' is not a change; did you mean 'scale'?", KNOWN_VERBS),
@@ -203,6 +208,7 @@ REFUSED = [
         "Reduce gradients only in the last backward pass before each step of the optimizer.",
     ),
     ("prefetch", "prefetch names no range", "name it: range=enumerate, or collectives: prefetch collective"),
+    ("fuse factor=0.5", "fuse names no ops", "name them: by=Optimizer.step"),
     ("scale range factor=0.5", "scale names no range", "name it: range=decode, or stage=gen"),
     ("equalise across=stage", "across: 'stage' is neither rank nor step", ""),
     ("scale device across=step factor=2", "scale has no 'across'", "Multiply the length by a factor; of a range with all that it launches."),

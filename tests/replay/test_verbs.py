@@ -369,6 +369,18 @@ def test_gradients_that_are_reduced_once_stay(tmp_path):
         replay_rows(tmp_path, REDUCTIONS).after({"do": "accumulate", "op": "ReduceScatter"})
 
 
+def test_fused_ops_run_as_one(tmp_path):
+    """Of `a`, `b` and `c`, 20 µs each and launched every 30, the first two take 5 + 5 µs without a gap; `c` is another op."""
+    rows = [
+        row for number, name in enumerate("abc") for row in issue(name, 30 * number, 30 * number + 7, 20, number + 1)
+    ]
+    job = replay_rows(tmp_path, rows)
+    after = job.after({"do": "fuse", "op": "^[ab]$", "factor": 0.25})
+    assert (after.start("a"), after.start("b"), after.end("b"), after.start("c")) == (7, 12, 17, 67)
+    with pytest.raises(ChangeError, match="no two ops of fuse op=c follow one another on a stream"):
+        job.after({"do": "fuse", "op": "c"})
+
+
 ITERATIONS = [
     step(1, 0, 400), *(
         row

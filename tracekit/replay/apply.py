@@ -338,6 +338,22 @@ def _accumulate(index: JobIndex, weights: Weights, change: RunChange) -> None:
     _drop_ops(index, weights, ops)
 
 
+def _fuse(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Run selected ops that follow one another on a stream as one op: one launch, and no gaps between them."""
+    ops, edges = _pick_ops(index, change), index.job.edges
+    chosen = np.zeros(len(index.op_start) + 1, np.bool_)
+    chosen[ops] = True
+    follows = np.append(chosen[:-1] & chosen[_find_previous(index)], False)
+    owned = follows[index.edge_op] & (weights.weight > NEVER)
+    if not owned.any():
+        raise ChangeError(f"no two ops of {change.describe()} follow one another on a stream", index.suggest(change))
+    weights.weight[owned & (edges.kind == STREAM_GAP)] = 0
+    weights.weight[owned & (edges.kind == LAUNCH)] = NEVER
+    if change.factor is not None:
+        rows = _find_lengths(index, ops)
+        weights.weight[rows] = _multiply(weights.weight[rows], change.factor)
+
+
 def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Let each op, or each stretch of host time, last as long as that of the median rank or step at the same place."""
     equalise_work(index, weights.weight, change)
@@ -385,6 +401,7 @@ _VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {
     "unblock": _unblock,
     "hide": _hide,
     "accumulate": _accumulate,
+    "fuse": _fuse,
     "equalise": _equalise,
     "prefetch": _prefetch,
     "graph": _graph,

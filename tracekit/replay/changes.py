@@ -17,7 +17,9 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import did_you_mean, make_displayable
 
-Verb = Literal["scale", "set", "remove", "unwait", "unblock", "hide", "accumulate", "equalise", "prefetch", "graph"]
+Verb = Literal[
+    "scale", "set", "remove", "unwait", "unblock", "hide", "accumulate", "fuse", "equalise", "prefetch", "graph"
+]
 Target = Literal["host", "device", "collective", "range"]
 
 
@@ -118,6 +120,12 @@ VERBS: Mapping[str, VerbRecord] = {
     ),
     "accumulate": VerbRecord(
         "Reduce gradients only in the last backward pass before each step of the optimizer.", ("collective",), ("op",)
+    ),
+    "fuse": VerbRecord(
+        "Run ops that follow one another on a stream as one, with one launch, at `factor` of their time.",
+        ("device",),
+        (),
+        ("factor",),
     ),
     "equalise": VerbRecord(
         "Let each op last as long as the median rank's op at its place; with across=step, as the median step's.",
@@ -269,6 +277,7 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
 
 _NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
     ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
+    ("fuse", "device"): (("op", "by", "work"), "ops", "name them: by=Optimizer.step"),
     ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
     ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
     ("scale", "range"): (("range", "stage", "step", "requests_below"), "range", "name it: range=decode, or stage=gen"),

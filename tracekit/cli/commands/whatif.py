@@ -64,6 +64,7 @@ def command(
     unblock op=P       make copies asynchronous
     hide               let compute wait for reductions only at the end of their pass (until=P: inside the row P)
     accumulate op=P    reduce gradients once per step of the optimizer
+    fuse               run ops that follow one another as one (factor=F: times their length)
     equalise           let ops last as long as on the median rank (across=step: as in the median step)
     prefetch           prepare a range=P on other threads, or begin collectives one earlier
     graph              launch all ops of a stage or range with one call
