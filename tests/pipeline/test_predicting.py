@@ -8,9 +8,9 @@ from replay.rules import aten
 from tracekit.analyses import load_default_thresholds
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.text.changes import write_change
-from tracekit.pipeline.prediction import predicting
 from tracekit.pipeline.prediction.predicting import predict_savings
 from tracekit.pipeline.prediction.run_graphs import RunGraph
+from tracekit.replay import what_if
 from tracekit.replay.steps import list_job_steps
 
 ROWS = [step(1, 0, 400), aten("one", 10, 60), aten("two", 80, 100), aten("three", 200, 20)]
@@ -105,13 +105,13 @@ def test_findings_without_a_prediction_cover_a_symptom_too(tmp_path):
 
 
 def test_nothing_is_predicted_where_too_much_is_unexplained(tmp_path, monkeypatch):
-    monkeypatch.setattr(predicting, "MOST_RESIDUAL", -1.0)
+    monkeypatch.setattr(what_if, "MOST_RESIDUAL", -1.0)
     found, predicted = predict([graph_of(tmp_path)], finding("large", "two"))
     (replay,) = predicted.replays
     assert (found["large"].saving, found["large"].severity, found["large"].rank) == (None, "high", 1)
     assert (replay.step_ns, replay.refusal.partition(" of ")[2]) == (
         None,
-        "the critical path is unexplained, more than −100 %",
+        "the critical path is unexplained, more than −100 %: nothing is predicted",
     )
 
 

@@ -120,7 +120,7 @@ TOOLS: tuple[Tool, ...] = (
         "Replays one run as a dependency graph and predicts its step with the fixes of the findings, one after the other, or with"
         " given changes; also its critical path, and the owner of the time without device work by rank. A change is a verb,"
         " its target and fields: 'scale device rank=2 factor=0.8', 'unwait by=aten::item', 'graph stage=gen'. Verbs: scale,"
-        " set, remove, unwait, unblock, hide, equalise, prefetch, graph. " + _BOUNDED,
+        " set, remove, unwait, unblock, hide, accumulate, fuse, equalise, prefetch, graph. " + _BOUNDED,
         WhatIfArguments,
         WhatIfAnswer,
         answer_what_if_tool,

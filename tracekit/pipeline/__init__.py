@@ -173,7 +173,7 @@ def whatif(
     jobs: int | None = None,
     cache: bool = True,
 ) -> Report:
-    """RunReplay the run at `path` with changes, and predict its step after each; without any, with the fixes of its findings.
+    """Replay the run at `path` with changes, and predict its step after each; without any, with the fixes of its findings.
 
     A change is a text ("scale device rank=2 factor=0.8") or a mapping ({"do": "unwait", "by": "aten::item"}). Changes add
     up: each is applied after those before it. `steps` limits the steps that are timed, by default those that `analyze` counts.

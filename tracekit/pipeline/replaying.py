@@ -9,6 +9,7 @@ from typing import Any
 
 from tracekit.job.steps.steady_steps import list_left_out_steps
 from tracekit.model.errors import TracekitError
+from tracekit.model.failed_questions import list_fault_cautions
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
@@ -19,7 +20,7 @@ from tracekit.pipeline.prediction.predicting import plan_findings
 from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs, lacks_graphs
 from tracekit.pipeline.question_selection import describe_selection
 from tracekit.pipeline.run_grouping.primary_tool import TIMING_TOOLS, select_primary_tool
-from tracekit.pipeline.summary.screen import list_run_facts
+from tracekit.pipeline.summary.screen import list_caveats, list_run_facts, list_unseen
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import predict_changes
@@ -31,12 +32,14 @@ _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Syste
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedRun:
-    """The graph of a run with its counted steps, its measurements, and the facts of its first line."""
+    """The graph of a run with its counted steps, its measurements, the facts of its first line, and caveats and gaps."""
 
     title: str
     graph: RunGraph
     facts: tuple[str, ...]
     measured: Measurements
+    cautions: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def job(self) -> JobGraph:
@@ -75,7 +78,8 @@ def replay_measured(measured: Measurements, options: Options = Options()) -> Rep
     for graph in join_runs(measured):
         if options.steps and not (graph.steps.number >= 0).any():
             raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
-        return ReplayedRun(measured.facts.title, graph, _list_facts(measured, options), measured)
+        facts, cautions = _list_facts(measured, options), (*list_fault_cautions(measured), *list_caveats(measured))
+        return ReplayedRun(measured.facts.title, graph, facts, measured, cautions, list_unseen(measured))
     if lacks_graphs(measured):
         raise TracekitError("these measurements were made without what a replay needs", "name the profile itself")
     raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
@@ -117,7 +121,8 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
         if answer.refusal:
             raise ChangeError(answer.refusal, "run without --change for the critical path and the ledger as recorded")
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
-    return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
+    report = build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts, replay.cautions)
+    return replace(report, unseen=replay.unseen)
 
 
 def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
@@ -129,19 +134,20 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
         changing, unplanned = [], [recorded.refusal]
     plan, _ = plan_findings(replay.job, replay.steps, changing)
     unplanned += [f"not predicted: {changing[place].rule}: {problem}" for place, problem in plan.refused]
-    return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
+    report = build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts, replay.cautions)
+    return replace(report, unseen=replay.unseen)
 
 
 def ask_what_if(
     paths: str | Path | Sequence[str | Path], changes: Sequence[str | Mapping[str, Any] | RunChange], options: Options
 ) -> Report:
-    """RunReplay the run at `paths` with changes, given as texts or fields; without changes, with the fixes of its findings.
+    """Replay the run at `paths` with changes, given as texts or fields; without changes, with the fixes of its findings.
 
     Raises `TracekitError`.
     """
     if not changes:
         replay = replay_run(paths, options, questions=None)
-        report = pipeline.judge(replay.measured, details=False)
+        report = pipeline.judge(replace(replay.measured, graphs=()), details=False)
         return plan_run(replay, [finding for finding in report.findings if finding.severity != "info"])
     parsed = [_read_change(change) for change in changes]
     return predict_run(replay_run(paths, options), parsed)

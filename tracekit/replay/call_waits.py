@@ -40,6 +40,8 @@ SKEW_SHARE = 0.05
 OWN_COST_NS, RETURNED_NS, DEFAULT_COST_NS = 6 * MICRO, 4 * MICRO, 5 * MICRO
 LOOK_BACK = 64
 """Ops before the return that are tried."""
+CHANCE = 0.02
+"""Share of the event waits by which a copy that all seem to wait for may end after their return."""
 DEFAULT_QUEUE, LEAST_QUEUE = 1024, 200
 """Launches that the device takes before a launch has to wait, and the least that counts as measured."""
 
@@ -74,7 +76,7 @@ class _Launched:
         self.by_end = np.argsort(ops.end, kind="stable")
         self.ends = ops.end[self.by_end]
         self.copies = self.order[mark_copies_to_host(ops)[self.order]]
-        self.copies_at_ns = ops.launch_ns[self.copies]
+        self.copies_at_ns, self.copy_ends = ops.launch_ns[self.copies], np.append(ops.end[self.copies], 0)
 
     def mark_launched_before(self, op: Ints, ts_ns: Ints) -> Mask:
         """Mark ops that were launched before a time; those without a launch were before the recording began."""
@@ -221,14 +223,16 @@ def _blocks_launches(ops: DeviceOps) -> bool:
 def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: Ints) -> None:
     """Find what event waits waited for: an op that ends shortly before the return, a copy to the host first.
 
-    A call whose event had happened waits for the same copy as calls like it: the n-th last.
+    A call whose event had happened waits for the same copy as calls like it, the n-th last; but for one that had ended when
+    nearly all such calls returned.
     """
     rows = np.flatnonzero(calls.sync == _EVENT_SYNC)
     if not len(rows):
         return
     to_host = mark_copies_to_host(ops)
     place = np.searchsorted(launched.ends, calls.end[rows], side="right") - 1
-    is_open = np.ones(len(rows), np.bool_)
+    # In a short call the end of an op shows nothing: it may have ended by chance.
+    is_open = calls.end[rows] - calls.begin[rows] > LONG_NS
     for back in range(LOOK_BACK):
         is_open &= place >= back
         at = np.maximum(place - back, 0)
@@ -246,9 +250,23 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
     own = np.searchsorted(launched.copies_at_ns, ops.launch_ns[awaited[met]], side="right")
     usual = int(np.bincount(np.maximum(later - own, 0)).argmax()) if len(met) else 0
     blocked = rows[awaited[rows] < 0]
-    nth = np.searchsorted(launched.copies_at_ns, calls.begin[blocked], side="right") - 1 - usual
+    last = np.searchsorted(launched.copies_at_ns, calls.begin[blocked], side="right") - 1
+    least = _count_running_copies(calls.end[blocked], launched, last)
+    usual = max(usual, int(np.quantile(least, 1 - CHANCE, method="higher")) if len(least) else 0)
+    nth = last - usual
     known = nth >= 0
     awaited[blocked[known]] = launched.copies[nth[known]]
+
+
+def _count_running_copies(returned_ns: Ints, launched: _Launched, last: Ints) -> Ints:
+    """Count the latest copies, from the `last` one back, that still ran when each call returned."""
+    running = np.zeros(len(last), np.int64)
+    for _ in range(LOOK_BACK):
+        goes_on = (last >= running) & (launched.copy_ends[np.maximum(last - running, 0)] > returned_ns)
+        if not goes_on.any():
+            break
+        running += goes_on
+    return running
 
 
 def _allow_skew(calls: _Calls) -> Ints:

@@ -34,7 +34,7 @@ READS = frozenset(
     }
 )
 """Raw tables that a graph is built from."""
-ARGUMENTS = (*COLLECTIVE_ARGS, DIMS, TYPES)
+ARGUMENTS = (*COLLECTIVE_ARGS, DIMS, TYPES, "grid")
 """Recorded arguments that a graph is built from."""
 
 ISSUE_NS = 100_000

@@ -180,7 +180,12 @@ def _list_predictions(answer: WhatIf) -> Sheet:
 
 
 def build_plan_report(
-    answer: WhatIf, plan: Plan, unplanned: Sequence[str], title: str, facts: Sequence[str] = ()
+    answer: WhatIf,
+    plan: Plan,
+    unplanned: Sequence[str],
+    title: str,
+    facts: Sequence[str] = (),
+    cautions: Sequence[str] = (),
 ) -> Report:
     """Build the report of a plan: the fixes in order, their changes, the critical path, and the ledger of each rank."""
     fixes = (Section("fixes", "Changes of the fixes", sheets=(_list_changes_of_fixes(plan),)),) if plan.fixes else ()
@@ -191,7 +196,7 @@ def build_plan_report(
         answer=_describe_plan(answer, plan),
         overview=_list_fixes(plan) if plan.fixes else None,
         sections=(*fixes, *_build_sections(answer)),
-        cautions=(*_list_cautions(answer, plan), *unplanned),
+        cautions=(*cautions, *_list_cautions(answer, plan), *unplanned),
     )
 
 

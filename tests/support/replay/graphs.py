@@ -101,16 +101,19 @@ def issue(name, at, start, dur, correlation, stream=7, tid=100, call=4):
     return [launch(at, correlation, dur=call, tid=tid), kernel(name, start, dur, correlation, stream=stream)]
 
 
-def meet(at, start, dur, correlation, number, *, ranks=(0, 1), stream=20, kind="AllReduce", group="0"):
+def meet(at, start, dur, correlation, number, *, ranks=(0, 1), stream=20, kind="AllReduce", group="0", tid=100):
     """An NCCL collective of a group and its launch."""
     about = {
-        "Collective name": {"AllReduce": "allreduce", "AllGather": "_allgather_base"}[kind],
+        "Collective name": COLLECTIVES[kind],
         "In msg nelems": 1024, "Out msg nelems": 1024, "Group size": len(ranks), "dtype": "Float",
         "Process Group Name": group, "Process Group Description": "default_pg", "Process Group Ranks": str(list(ranks)),
         "Seq": number,
     }  # fmt: skip
     name = f"ncclDevKernel_{kind}_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    return [launch(at, correlation, dur=4), kernel(name, start, dur, correlation, stream=stream, **about)]
+    return [launch(at, correlation, dur=4, tid=tid), kernel(name, start, dur, correlation, stream=stream, **about)]
+
+
+COLLECTIVES = {"AllReduce": "allreduce", "AllGather": "_allgather_base", "ReduceScatter": "_reduce_scatter_base"}
 
 
 def collective_name(kind="AllReduce") -> str:

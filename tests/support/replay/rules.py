@@ -499,6 +499,24 @@ def event_of_past(folder):
 
 
 @rule_case(
+    "an event wait is not for a copy that still ran when others like it returned",
+    153,
+    replaced(call_waits, "CHANCE", 1.0),
+)
+def event_not_of_own_copy(folder):
+    """Copies end at 52 and 152, in calls that last 3 µs, but at 252 after the return at 243: each call waits for the copy before.
+
+    With kernels of 120 µs the first copy ends at about 132, and the second call, from 150 on, still does not wait.
+    """
+    rows = []
+    for number, at in enumerate((50, 150, 240)):
+        base, link = 100 * number, 3 * number + 1
+        rows += [*issue("k", base, base + 7, 40, link), copy_call(base + 30, 4, link + 1)]
+        rows += [memcpy(TO_HOST, base + 48, 4, 4, link + 1, stream=7), runtime("cudaEventSynchronize", at, 3, link + 2)]
+    return replay_rows(folder, rows).after(shorten("k", 3)).host(153)
+
+
+@rule_case(
     "a launch waits while 1,024 others are under way", 2_504.5, replaced(call_waits, "_add_launch_queue", nobody)
 )
 def launch_queue(folder):

@@ -81,6 +81,9 @@ FUSED_PASSES, LEAST_PASSES = 7, 2
 """A fused update passes over each tensor at most seven times: it reads weight, gradient and two moments, and writes all but the
 gradient. A kernel of a single operator passes over it at least twice, to read it and to write it."""
 
+USUAL_PASSES = 2.5
+"""Passes of one kernel on average over the eight of AdamW: mul 2, lerp 3, mul 2, addcmul 3, sqrt 2, div 2, add 2, addcdiv 4."""
+
 NO_OPTIMIZER = "no Optimizer.step was recorded"
 
 
@@ -300,9 +303,8 @@ def _write_optimizer_changes(row: Mapping[str, Any], *, on_device: bool) -> Iter
     optimizer = write_name_pattern([row["name"]])
     yield write_change("graph", by=optimizer)
     if on_device and row["kernel_ns"]:
-        factor = max(1 - _estimate_reread_ns(row) / row["kernel_ns"], 0)
-        if factor < 1:
-            yield write_change("scale", "device", by=optimizer, factor=factor)
+        passes = USUAL_PASSES * (row["per_tensor"] or 0)
+        yield write_change("fuse", by=optimizer, factor=FUSED_PASSES / passes if passes > FUSED_PASSES else None)
 
 
 def _estimate_reread_ns(row: Mapping[str, Any]) -> float:
