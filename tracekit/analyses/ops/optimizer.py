@@ -269,11 +269,9 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             lost_ns = row["idle_ns"] + _estimate_reread_ns(row)
             what, verb, count = "kernels", "launches", row["each_kernel_count"]
             advice += " (foreach=True if it has no fused version)"
-            caveat = "lower bound: GPU idle time between its kernels, and their redundant reads and writes"
         else:
             lost_ns = max(row["dur_ns"] - row["leaf_ns"], 0)
             what, verb, count = "ops", "runs", row["each_call_count"]
-            caveat = "upper bound: host time of Optimizer.step outside its innermost ops"
         lost_ns = lost_ns / row["process_steps"]
         ratio = divide_or_none(lost_ns, row["step_ns"])
         tensors = row["tensor_count"]
@@ -293,7 +291,6 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             (Place(run=row["run"], role=row["role"], name=row["name"]),),
             round(lost_ns),
             ratio,
-            (caveat,),
             changes=tuple(_write_optimizer_changes(row, on_device=on_device)),
         )
 

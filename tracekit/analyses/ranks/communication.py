@@ -431,7 +431,7 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
         return nothing
     by = moved.group_by("canonical", "op").agg(dur_ns=sum_of("dur_ns"))
     stage, op = (by.values(name)[by["dur_ns"].argmax()] for name in ("canonical", "op"))
-    caveats = ["upper bound: the bytes themselves still have to be moved"]
+    caveats = ["the bytes themselves still have to be moved"]
     if moved.is_missing("transfer_ns").any():
         caveats.append("excludes only unusual waiting for slower ranks")
     if not has_exposed.all():
