@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tracekit.discover.arguments import list_paths, split_label
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.graph_columns import GraphKey, get_graph_key
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
@@ -59,12 +61,19 @@ def replay_run(
 
     Raises `TracekitError` without a run, and for several.
     """
-    _refuse_saved([paths] if isinstance(paths, (str, Path)) else paths)
-    discovery = pipeline.discover_sources(paths, options)
+    arguments = list_paths(paths)
+    is_saved = _are_saved(arguments)
     chosen = replace(options, questions=questions, skip=(), details=False, graphs=True)
-    measured = pipeline.measure(discovery, chosen)
-    replayed = replay_measured(measured, options, discovery.sources)
-    assert replayed is not None, "graphs that were not measured are read"
+    if is_saved:
+        files = None
+        measured = pipeline.measure_all(arguments, replace(chosen, questions=None))
+    else:
+        discovery = pipeline.discover_sources(paths, options)
+        files = discovery.sources
+        measured = pipeline.measure(discovery, chosen)
+    replayed = replay_measured(measured, options, files)
+    if replayed is None:
+        raise TracekitError("nothing to replay: these saved measurements contain no dependency graphs", _MEASURE_AGAIN)
     return replayed
 
 
@@ -79,28 +88,29 @@ def replay_measured(
     measured = select_primary_tool(measured)
     sources = _select_timed_sources(measured)
     known = {graph.key: graph for graph in measured.graphs}
-    missing = {_get_process_key(source) for source in sources} - known.keys()
+    missing = {get_graph_key(source) for source in sources} - known.keys()
     if missing and files is None:
         return None
     names = {name for name, _, _ in missing}
     unread = [source for source in files or () if source.name in names]
-    again = {_get_process_key(graph.source): graph for graph in _read_graphs(unread, options)} if unread else {}
-    graphs: list[ProcessGraph] = []
-    for source in sources:
-        key = _get_process_key(source)
-        graph = _unpack_known_graph(known[key]) if key in known else again.get(key)
-        if graph is not None:
-            graphs.append(replace(graph, source=source))
-    if not graphs:
+    again = {get_graph_key(graph.source): graph for graph in _read_graphs(unread, options)} if unread else {}
+    job = join_processes(_iterate_graphs(sources, known, again))
+    if not job.processes:
         raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
-    job = join_processes(graphs)
     steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
     return ReplayedRun(measured.facts.title, job, steps, _list_facts(measured, options), measured)
 
 
-def _get_process_key(source: Source) -> tuple[str, int | None, int | None]:
-    """Get what identifies a process of a run: name of the source, pid, rank."""
-    return source.name, source.pid, source.rank
+def _iterate_graphs(
+    sources: Sequence[Source], known: Mapping[GraphKey, GraphColumns], again: dict[GraphKey, ProcessGraph]
+) -> Iterator[ProcessGraph]:
+    """Iterate over the graphs of processes that recorded work, each with the source as it was measured."""
+    for source in sources:
+        key = get_graph_key(source)
+        graph = _unpack_known_graph(known[key]) if key in known else again.pop(key, None)
+        if graph is not None:
+            yield replace(graph, source=source)
+            del graph
 
 
 def _unpack_known_graph(columns: GraphColumns) -> ProcessGraph | None:
@@ -123,13 +133,13 @@ def _read_graphs(files: Sequence[Source], options: Options) -> list[ProcessGraph
     return graphs
 
 
-def _refuse_saved(paths: Sequence[str | Path]) -> None:
-    """Raise `TracekitError` for saved measurements and reports: they contain no rows to replay."""
-    for path in paths:
-        form = sniff_saved_form(Path(path))
-        if form is not None:
-            what = "saved measurements contain" if form == "measurements" else "a saved report contains"
-            raise TracekitError(f"{path}: {what} no events to replay", "name the profile itself")
+def _are_saved(arguments: Sequence[str | Path]) -> bool:
+    """Check whether any argument is a file of saved measurements. Raises `TracekitError` for saved reports."""
+    forms = {path: sniff_saved_form(path) for _, path in map(split_label, arguments)}
+    for path, form in forms.items():
+        if form not in (None, "measurements"):
+            raise TracekitError(f"{path}: a saved report contains no events to replay", "name the profile itself")
+    return any(forms.values())
 
 
 def build_source_graphs(
