@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -21,7 +22,6 @@ if __name__ == "__main__":
     TESTS = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "support")]
 
-from benchmarks.unexplained_share import profiles, read_table
 from replay.graphs import read_graphs
 
 from tracekit.model.errors import TracekitError
@@ -38,8 +38,44 @@ HEADER = (
     "# Written by `python tests/benchmarks/residual_shares.py --write`; `real/` is beside TRACEKIT_REAL_DATA.",
 )
 
+COMMITTED = ("examples", "tests/data/cases")
+"""Directories of the repository; each of their directories or files is a profile."""
+
+REAL = ("data/chrome", "data/nsys", "more/chrome", "more/nsys")
+"""Directories of real profiles; a directory without directories, or a file of its own, is a profile."""
+
+OF_RUN = re.compile(r"rank[-_]?[0-9]|worker_process|[._]pid[0-9]")
+"""Names of files that are one process of a run."""
+
+SUFFIXES = (".json", ".json.gz", ".sqlite")
+
 MORE_COMMITTED = ("tests/data/chrome", "tests/data/gloo_faults", "tests/data/gpu/compare")
 """Directories of the repository; each of their directories is a profile."""
+
+
+def profiles(real: Path | None) -> Iterator[tuple[str, Path]]:
+    """(name in the table, path) of every profile that is here."""
+    for folder in COMMITTED:
+        for path in sorted((ROOT / folder).iterdir()):
+            if path.is_dir() and not path.name.startswith((".", "__")):
+                yield str(path.relative_to(ROOT)), path
+    if real is None:
+        return
+    for folder in REAL:
+        for path in _folders(real / folder):
+            yield f"real/{path.relative_to(real)}", path
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """The profiles below: a directory of the files of a run, or each file of a directory of other files."""
+    files = [path for path in sorted(folder.iterdir()) if path.name.endswith(SUFFIXES)]
+    if any(OF_RUN.search(path.name) for path in files):
+        yield folder
+        return
+    yield from files
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith(("_", ".")):
+            yield from _folders(path)
 
 
 def list_replayed_profiles(real: Path | None) -> Iterator[tuple[str, Path]]:
@@ -97,6 +133,12 @@ def list_risen_shares(before: Mapping[str, float], after: Mapping[str, float]) -
         for name, share in after.items()
         if name in before and share > before[name] + A_POINT
     ]
+
+
+def read_table(text: str) -> dict[str, float]:
+    """The shares of the table by profile."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(share) / 100 for share, name in (line.split(" ", 1) for line in lines)}
 
 
 def main() -> int:

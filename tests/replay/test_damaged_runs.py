@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import nsys_builder as nsys
-import numpy as np
 import pytest
 from chrome_builder import BASE_NS, step, text
 from fuzz_readers import damaged
@@ -15,36 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay.graphs import issue, meet, read_graphs, runtime
 from replay.rules import aten, gloo_rank, several
+from replay.whole import replay_graphs
 from scan_comparison import real_documents
 
 from tracekit.model.errors import TracekitError
-from tracekit.replay.changes import ChangeError, make_change
-from tracekit.replay.job_graph import join_processes
-from tracekit.replay.ledger import close_ledger, find_critical_path, name_owners
-from tracekit.replay.paths import time_instants
-from tracekit.replay.predict import predict_changes
-from tracekit.replay.steps import list_job_steps
 
 DATA = Path(__file__).parents[1] / "data"
-CHANGES = [
-    make_change(fields)
-    for fields in (
-        {"do": "scale", "on": "host", "factor": 0.5},
-        {"do": "scale", "on": "device", "factor": 2},
-        {"do": "remove", "on": "collective", "op": "."},
-        {"do": "remove", "op": ".", "host": "."},
-        {"do": "remove", "on": "range", "range": "."},
-        {"do": "unwait", "by": "."},
-        {"do": "unblock", "op": "HtoD"},
-        {"do": "hide", "op": ".", "until": "."},
-        {"do": "equalise"},
-        {"do": "equalise", "on": "host"},
-        {"do": "prefetch", "range": ".", "workers": 2},
-        {"do": "graph", "range": "."},
-        {"do": "set", "silent": True, "to_us": 0, "nth": 0, "range": "."},
-        {"do": "set", "before": ".", "to_us": 0},
-    )
-]
 
 
 def replay_whole(path) -> bool:
@@ -53,20 +28,7 @@ def replay_whole(path) -> bool:
         graphs = read_graphs(path)
     except TracekitError:
         return False
-    job = join_processes(graphs)
-    steps = list_job_steps(job)
-    settled = job.settled
-    again = time_instants(settled.ordering, settled.edges.source, settled.edges.weight, settled.time)
-    assert np.array_equal(again.time, settled.time)
-    critical = find_critical_path(job, steps)
-    name_owners(job, critical.spent_ns)
-    close_ledger(job, steps)
-    for change in CHANGES:
-        try:
-            predict_changes(job, steps, [change])
-        except ChangeError:
-            continue
-    return bool(len(job.time))
+    return replay_graphs(graphs)
 
 
 def list_documents():

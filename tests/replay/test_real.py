@@ -9,10 +9,10 @@ from benchmarks.residual_shares import (
     RESIDUALS,
     list_replayed_profiles,
     list_risen_shares,
+    read_table,
     replay_profile,
     write_residual_table,
 )
-from benchmarks.unexplained_share import read_table
 
 from tracekit.replay.paths import time_instants
 

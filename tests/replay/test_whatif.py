@@ -14,6 +14,8 @@ from replay.graphs import issue
 from replay.rules import aten, exchange
 
 import tracekit
+from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.replaying import ask_what_if
 from tracekit.replay.changes import describe_change, parse_change
@@ -384,12 +386,29 @@ def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):
     assert refusal(call, tmp_path) == NO_TRACE
 
 
-def test_saved_measurements_and_reports_are_refused(call, tmp_path):
+def test_saved_reports_and_measurements_without_graphs_are_refused(call, tmp_path):
     saved, report = tmp_path / "run.tkm", tmp_path / "run.json"
-    assert call("analyze", GPU, "-q", "--save", saved, "-o", report).exit_code in (0, 1)
+    result = pipeline.analyze_uncached(GPU, Options(jobs=1, cache=False))
+    saved_measurements.save(result.measurements, saved)
+    assert call("analyze", GPU, "-q", "-o", report).exit_code in (0, 1)
+    assert refusal(call, saved) == (
+        "nothing to replay: these saved measurements contain no dependency graphs",
+        "name the profile itself, or save its measurements again with --save",
+    )
     hint = "name the profile itself"
-    assert refusal(call, saved) == (f"{saved}: saved measurements contain no events to replay", hint)
     assert refusal(call, report) == (f"{report}: a saved report contains no events to replay", hint)
+
+
+def test_saved_measurements_with_graphs_are_replayed_like_their_profile(call, tmp_path):
+    """Without the profile: first the plan of fixes, then a change."""
+    saved = tmp_path / "run.tkm"
+    measured = pipeline.measure(pipeline.discover_sources(GPU, Options()), Options(jobs=1, cache=False, graphs=True))
+    saved_measurements.save(measured, saved)
+    for change in ((), ("-c", "scale device rank=1 factor=0.5")):
+        of_file, of_profile = (json_of(call, path, *change) for path in (saved, GPU))
+        for report in (of_file, of_profile):
+            del report["identity"], report["title"]
+        assert of_file == of_profile
 
 
 def test_a_path_that_is_not_there_is_refused(call):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tracekit.discover.arguments import list_paths, split_label
 from tracekit.job.steps.steady_steps import list_left_out_steps
 from tracekit.model.errors import TracekitError
 from tracekit.model.failed_questions import list_fault_cautions
@@ -62,10 +63,11 @@ def replay_run(
 
     Raises `TracekitError` without a run, and for several.
     """
-    _refuse_saved([paths] if isinstance(paths, (str, Path)) else paths)
-    discovery = pipeline.discover_sources(paths, options)
+    arguments = list_paths(paths)
     chosen = replace(options, questions=questions, skip=(), details=False, graphs=True)
-    return replay_measured(pipeline.measure(discovery, chosen), options)
+    if _are_saved(arguments):
+        return replay_measured(pipeline.measure_all(arguments, replace(chosen, questions=None)), options)
+    return replay_measured(pipeline.measure(pipeline.discover_sources(paths, options), chosen), options)
 
 
 def replay_measured(measured: Measurements, options: Options = Options()) -> ReplayedRun:
@@ -85,13 +87,13 @@ def replay_measured(measured: Measurements, options: Options = Options()) -> Rep
     raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
 
 
-def _refuse_saved(paths: Sequence[str | Path]) -> None:
-    """Raise `TracekitError` for saved measurements and reports: they contain no rows to replay."""
-    for path in paths:
-        form = sniff_saved_form(Path(path))
-        if form is not None:
-            what = "saved measurements contain" if form == "measurements" else "a saved report contains"
-            raise TracekitError(f"{path}: {what} no events to replay", "name the profile itself")
+def _are_saved(arguments: Sequence[str | Path]) -> bool:
+    """Check whether any argument is a file of saved measurements. Raises `TracekitError` for saved reports."""
+    forms = {path: sniff_saved_form(path) for _, path in map(split_label, arguments)}
+    for path, form in forms.items():
+        if form not in (None, "measurements"):
+            raise TracekitError(f"{path}: a saved report contains no events to replay", "name the profile itself")
+    return any(forms.values())
 
 
 def _require_one_run(measured: Measurements) -> None:

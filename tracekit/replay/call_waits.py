@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, Nullable, select_rows
+from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.replay.device_ops import MICRO, DeviceOps, mark_copies_to_host
@@ -288,7 +289,7 @@ def _find_streams(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: I
     awaited[rows[is_copy]] = last[is_copy]
     rows = rows[~is_copy]
     best = np.full(len(rows), -1, np.int64)
-    for stream in np.unique(ops.stream).tolist():
+    for stream in find_distinct(ops.stream).tolist():
         of_stream = launched.order[ops.stream[launched.order] == stream]
         place = np.searchsorted(ops.launch_ns[of_stream], calls.begin[rows], side="right") - 1
         op = of_stream[np.maximum(place, 0)] if len(of_stream) else best

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded
-from tracekit.model.tables.keys import QUEUE, group_arrays
+from tracekit.model.tables.keys import QUEUE, find_distinct, group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.device.transfers import parse_copy_direction
@@ -88,13 +88,17 @@ class _Launching:
         for late in (False, True):
             of_kind = is_launched & (self.ends_late == late)
             usual = _take_median(lag[of_kind & found_idle], DEFAULT_LATENCY_NS)
-            for name in np.unique(call_name[of_kind]).tolist():
+            for name in find_distinct(call_name[of_kind]).tolist():
                 of_call = of_kind & (call_name == name)
                 self.typical_ns[of_call] = _take_median(lag[of_call & found_idle], usual)
 
 
 def _take_median(values: Ints, default: int) -> int:
-    return int(np.median(values)) if len(values) else default
+    if not len(values):
+        return default
+    middle = (len(values) - 1) // 2, len(values) // 2
+    low, high = np.partition(values, middle)[list(middle)].tolist()
+    return int((low + high) / 2)
 
 
 def list_device_ops(trace: Trace, threads: HostThreads) -> DeviceOps:
@@ -243,7 +247,7 @@ def _measure_typical_gaps(ops: DeviceOps, before: Ints, launching: _Launching, o
     gap = np.full(len(ops), DEFAULT_GAP_NS, np.int64)
     in_time = (ops.previous >= 0) & ~overlaps & (ops.start - before <= BACK_TO_BACK_NS)
     in_time &= ~ops.is_launched | (launching.from_ns + launching.typical_ns <= before)
-    for stream in np.unique(ops.stream).tolist():
+    for stream in find_distinct(ops.stream).tolist():
         of_stream = ops.stream == stream
         gap[of_stream] = _take_median((ops.start - before)[of_stream & in_time], DEFAULT_GAP_NS)
     return gap
@@ -252,7 +256,7 @@ def _measure_typical_gaps(ops: DeviceOps, before: Ints, launching: _Launching, o
 def _find_awaited_ops(ops: DeviceOps, ready: Ints, asked: Ints) -> Ints:
     """Find the op of another stream whose end each late op waited for: the latest that ends shortly before its start."""
     awaited = np.full(len(ops), -1, np.int64)
-    if len(np.unique(ops.stream)) < 2 or not len(asked):
+    if len(find_distinct(ops.stream)) < 2 or not len(asked):
         return awaited
     by_end = np.argsort(ops.end, kind="stable")
     place = np.searchsorted(ops.end[by_end], ops.start[asked], side="right") - 1

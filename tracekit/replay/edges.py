@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,9 +71,10 @@ class Edges(NamedTuple):
     owner: Numbers
     inferred: Mask
 
-    def take(self, rows: npt.NDArray[Any]) -> Edges:
+    def take(self, rows: npt.NDArray[Any] | slice) -> Edges:
         """Select edges."""
-        return Edges(*(column[rows] for column in self))
+        columns: list[Any] = [column[rows] for column in self]
+        return Edges(*columns)
 
 
 class EdgeList:
@@ -94,11 +94,11 @@ class EdgeList:
         inferred: Any = False,
     ) -> None:
         """Add edges; single values hold for all."""
-        count = np.broadcast(source, target).size
-        columns: Iterator[Any] = (
-            np.broadcast_to(np.asarray(column, kind_of_column), count)
-            for column, kind_of_column in zip((source, target, weight, kind, owner, inferred), _TYPES, strict=True)
-        )
+        count = max(np.size(source), np.size(target))
+        columns: list[Any] = []
+        for column, kind_of_column in zip((source, target, weight, kind, owner, inferred), _TYPES, strict=True):
+            values: Any = np.asarray(column, kind_of_column)
+            columns.append(values if values.ndim else np.full(count, values))
         self._parts.append(Edges(*columns))
 
     def build(self) -> Edges:
@@ -113,6 +113,12 @@ class EdgeList:
 
 
 _TYPES = (np.int32, np.int32, np.int64, np.int8, np.int32, np.bool_)
+
+
+def make_empty_edges(count: int) -> Edges:
+    """Make room for edges."""
+    columns: list[Any] = [np.empty(count, kind) for kind in _TYPES]
+    return Edges(*columns)
 
 
 def concatenate_edges(parts: list[Edges]) -> Edges:

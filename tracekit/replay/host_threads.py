@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
+from tracekit.model.sweeps import count_below
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.keys import find_distinct, number_keys
 from tracekit.model.trace import Trace
@@ -39,6 +40,7 @@ class HostThreads:
     - `path`: what the thread does from each instant to the next (a row of `paths`; -1: nothing recorded).
     - `spent_ns`: time from the instant before, of the same thread; 0 for the first of a thread. Waits are taken off it.
     - `quiet`: the thread shows no work from this instant on: no row, or only one that names what is around it.
+    - `places`: place of each instant on the axis of `rows`.
     """
 
     time: Ints
@@ -48,11 +50,11 @@ class HostThreads:
     spent_ns: Ints
     quiet: Mask
     rows: HostThreadRows
+    places: Ints
 
     def find_instants(self, thread: npt.NDArray[np.integer], ts_ns: Ints) -> Ints:
         """Find the last instant of each thread at or before a time; -1 if the thread has none."""
-        places = _lift(self.rows, self.thread, self.time)
-        found = np.searchsorted(places, _lift(self.rows, thread, ts_ns), side="right") - 1
+        found = count_below(self.places, _lift(self.rows, thread, ts_ns), right=True) - 1
         found[(found >= 0) & (self.thread[found] != thread)] = -1
         return found
 
@@ -60,7 +62,7 @@ class HostThreads:
 def build_host_threads(trace: Trace) -> HostThreads:
     """Build the instants of all host threads, with the call path of each segment."""
     rows = build_host_tree(trace, has_samples=False)
-    places = find_distinct(np.concatenate((rows.edges, _list_step_bounds(trace, rows))))
+    places = _insert_places(rows.edges, find_distinct(_list_step_bounds(trace, rows)))
     span = rows.axis.span if rows.axis.points is None else 2 * len(rows.axis.points) + 1
     lane = places // span - 1
     time, thread = rows.axis.times(lane, places), lane.astype(np.int32)
@@ -72,7 +74,15 @@ def build_host_threads(trace: Trace) -> HostThreads:
     spent[follows] = np.diff(time)[follows[1:]]
     quiet = path < 0
     quiet[~quiet] = _mark_quiet_paths(rows, running[~quiet])
-    return HostThreads(time, thread, path, paths, spent, quiet, rows)
+    return HostThreads(time, thread, path, paths, spent, quiet, rows, places)
+
+
+def _insert_places(places: Ints, more: Ints) -> Ints:
+    """Insert distinct places among ascending ones."""
+    at = count_below(places, more)
+    is_new = np.append(places, -1)[at] != more
+    inserted: Ints = np.insert(places, at[is_new], more[is_new])
+    return inserted
 
 
 def _none(like: Ints) -> Numbers:
@@ -162,9 +172,9 @@ def add_host_edges(threads: HostThreads, edges: EdgeList) -> None:
     edges.add(follows - 1, follows, threads.spent_ns[follows], kind, threads.path[follows - 1])
 
 
-def classify_host_edges(thread: Numbers, path: Numbers, paths: CallPaths) -> tuple[Ints, npt.NDArray[np.int64]]:
+def classify_host_edges(thread: Numbers, path: Numbers, paths: CallPaths) -> tuple[Ints, npt.NDArray[np.int8]]:
     """List the edges that follow each thread: (instants that they lead to, kinds). Each leads from the instant before."""
     follows = np.flatnonzero(_mark_followers(thread))
-    before = path[follows - 1]
-    is_call = np.isin(np.append(paths.holder, -1)[before], (HOLDER["call"], HOLDER["sync"]))
-    return follows, np.where(before < 0, HOST_GAP, np.where(is_call, CALL, HOST_ROW))
+    is_call = np.isin(paths.holder, (HOLDER["call"], HOLDER["sync"]))
+    kind_of_path = np.append(np.where(is_call, CALL, HOST_ROW), HOST_GAP).astype(np.int8)
+    return follows, kind_of_path[path[follows - 1]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from tracekit.job.collectives.matching import CLOCK, list_matched_collectives, m
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded
-from tracekit.model.trace import Measurements, add_key_columns
+from tracekit.model.trace import Measurements, Source, add_key_columns
 from tracekit.replay.edges import (
     ARRIVAL,
     DEVICE_KINDS,
@@ -23,7 +24,7 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
     Numbers,
-    concatenate_edges,
+    make_empty_edges,
 )
 from tracekit.replay.process_graph import ProcessGraph
 from tracekit.replay.same_place_waits import SamePlaceWaits, add_same_place_waits
@@ -83,26 +84,59 @@ class JobGraph:
         return np.searchsorted(self.first, instants, side="right") - 1
 
 
-def join_processes(processes: Sequence[ProcessGraph]) -> JobGraph:
-    """Join the graphs of the processes of one job."""
+def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
+    """Join the graphs of the processes of one job.
+
+    Edges of the processes are taken over and freed one by one: a generator of graphs saves their memory.
+    """
+    processes = list(graphs)
     first = _count_up([len(graph.time) for graph in processes])
     first_path = _count_up([len(graph.paths) for graph in processes])
     first_op = _count_up([len(graph.ops) for graph in processes])
     matching = _match_meetings(processes)
-    aligned = [_shift_clock(graph, int(offset)) for graph, offset in zip(processes, matching.offset_ns, strict=True)]
+    for number, offset in enumerate(matching.offset_ns.tolist()):
+        processes[number] = _shift_clock(processes[number], offset)
     listed = EdgeList()
-    time = np.concatenate([graph.time for graph in aligned]) if aligned else np.empty(0, np.int64)
-    meeting, arrivals, unmatched = _join_collectives(aligned, first, first_op, matching, time, listed)
-    parts = [
-        _renumber_edges(graph.edges, int(first[number]), int(first_path[number]), int(first_op[number]))
-        for number, graph in enumerate(aligned)
-    ]
-    same_place = add_same_place_waits(aligned, first, first_op, listed)
-    edges = _free_host_meetings(concatenate_edges([*parts, listed.build()]), meeting)
-    settled = settle_graph(np.concatenate((time, arrivals)), edges)
+    time = np.concatenate([graph.time for graph in processes]) if processes else np.empty(0, np.int64)
+    meeting, arrivals, unmatched = _join_collectives(processes, first, first_op, matching, time, listed)
+    time = np.concatenate((time, arrivals))
+    same_place = add_same_place_waits(processes, first, first_op, listed)
+    between = listed.build()
+    del listed
+    firsts = first, first_path, first_op
+    settled = settle_graph(time, _free_host_meetings(_take_over_edges(processes, time, firsts, between), meeting))
     return JobGraph(
-        tuple(aligned), first, first_path, first_op, settled, meeting, unmatched, same_place, matching.offset_ns
+        tuple(processes), first, first_path, first_op, settled, meeting, unmatched, same_place, matching.offset_ns
     )
+
+
+_NO_EDGES = EdgeList().build()
+"""Edges of a process whose edges are among those of the job."""
+
+
+def _take_over_edges(
+    processes: list[ProcessGraph], time: Ints, firsts: tuple[Ints, Ints, Ints], between: Edges
+) -> Edges:
+    """Move the edges of the processes into those of the job, before the ones between processes; their times become views."""
+    sizes = [len(graph.edges.kind) for graph in processes]
+    edges = make_empty_edges(sum(sizes) + len(between.kind))
+    begin = 0
+    for number, size in enumerate(sizes):
+        first, first_path, first_op = (int(of_kind[number]) for of_kind in firsts)
+        own = _renumber_edges(processes[number].edges, first, first_path, first_op)
+        mine = time[first : int(firsts[0][number + 1])]
+        processes[number] = replace(processes[number], time=mine, edges=_NO_EDGES)
+        _write_edges(edges, begin, own)
+        begin += size
+    _write_edges(edges, begin, between)
+    return edges
+
+
+def _write_edges(edges: Edges, begin: int, part: Edges) -> None:
+    """Write edges into room made for them."""
+    columns: list[Any] = list(edges)
+    for column, values in zip(columns, part, strict=True):
+        column[begin : begin + len(part.kind)] = values
 
 
 def _count_up(sizes: Sequence[int]) -> Ints:
@@ -159,8 +193,7 @@ def _match_meetings(processes: Sequence[ProcessGraph]) -> _Matching:
     measured = Measurements({"collectives": concatenate_table_parts(table, parts)}, sources)
     matched = list_matched_collectives(measured)
     group = matched["group"]
-    for number, graph in enumerate(processes):
-        offsets[number] = _find_offset(measured, graph, sources)
+    offsets[:] = _find_offsets(measured, sources)
     match = _pair_messages(matched["op"], group.codes.astype(np.int64), process, matched.integers("match", -1))
     return _Matching(process, row, match, group.codes.astype(np.int64), group.texts, offsets)
 
@@ -188,20 +221,20 @@ def _pair_messages(op: Coded, group: Ints, process: Ints, match: Ints) -> Ints:
     return match
 
 
-def _find_offset(measured: Measurements, graph: ProcessGraph, sources: Sequence[object]) -> int:
-    """Find what to subtract from the times of a process, from when it left collectives."""
-    own = tuple(getattr(graph.source, name) for name in CLOCK)
+def _find_offsets(measured: Measurements, sources: Sequence[Source]) -> list[int]:
+    """Find what to subtract from the times of each process, from when it left collectives."""
     clocks = {
-        tuple(row[name] for name in CLOCK): row
+        tuple(row[name] for name in CLOCK): (row["offset_ns"], row["uncertainty_ns"])
         for row in measure_clock_offsets(measured).rows(*CLOCK, "offset_ns", "uncertainty_ns")
     }
-    if own not in clocks:
-        return 0
-    offset, spread = clocks[own]["offset_ns"], clocks[own]["uncertainty_ns"]
-    hosts = {getattr(source, "host", None) for source in sources}
-    if len(hosts) == 1 and None not in hosts and abs(offset) < ONE_HOST_NS:
-        return 0
-    return int(offset) if abs(offset) > CERTAIN_SIGMAS * spread else 0
+    hosts = {source.host for source in sources}
+    is_one_host = len(hosts) == 1 and None not in hosts
+    offsets = []
+    for source in sources:
+        offset, spread = clocks.get(tuple(getattr(source, name) for name in CLOCK), (0, 0))
+        is_same = is_one_host and abs(offset) < ONE_HOST_NS
+        offsets.append(0 if is_same or abs(offset) <= CERTAIN_SIGMAS * spread else int(offset))
+    return offsets
 
 
 def _join_collectives(

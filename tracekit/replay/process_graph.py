@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracekit.model.inputs.sources import Source
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Columns, Nullable, concatenate_like_arrays, make_bare, select_rows
-from tracekit.model.tables.keys import QUEUE, group_arrays
+from tracekit.model.tables.keys import QUEUE, find_distinct, group_arrays
 from tracekit.model.trace import Trace
 from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
 from tracekit.process.collectives.table import Collectives, list_collectives
@@ -128,7 +128,7 @@ def _find_step_bounds(trace: Trace, threads: HostThreads) -> StepBounds:
     """Find the instants at which steps begin and end, on the thread with an instant at all of them."""
     steps = trace.derived(find_steps_and_stages).step_rows
     bounds = np.full((2, len(steps)), -1, np.int32)
-    for thread in np.unique(threads.thread).tolist():
+    for thread in find_distinct(threads.thread).tolist():
         asked = np.full(len(steps), thread, np.int64)
         found = [threads.find_instants(asked, times) for times in (steps.ts_ns, steps.end_ns)]
         exact = [

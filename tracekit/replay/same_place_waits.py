@@ -96,16 +96,14 @@ def _classify(graph: ProcessGraph, op: Ints, kinds: dict[tuple[str | None, str |
 def _find_outermost_names(graph: ProcessGraph) -> Ints:
     """Find the name (code) of the outermost range below the step of each path; the last element is for no path."""
     paths = graph.paths
-    outermost = np.full(len(paths) + 1, -1, np.int64)
     names_step = np.array([_names_step(text) for text in paths.name.texts] or [False])
     code = paths.name.codes.astype(np.int64)
     top = (paths.parent < 0) | names_step[code[paths.parent]]
     top &= ~names_step[code]
-    depth_order = np.arange(len(paths))
-    outermost[:-1][top] = code[top]
-    for path in depth_order[~top].tolist():
-        above = int(paths.parent[path])
-        outermost[path] = outermost[above] if above >= 0 else -1
+    ancestor = np.append(np.where(top, np.arange(len(paths)), paths.parent), -1)
+    while not np.array_equal(ancestor, further := ancestor[ancestor]):
+        ancestor = further
+    outermost: Ints = np.append(code, -1)[ancestor]
     return outermost
 
 

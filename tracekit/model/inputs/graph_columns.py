@@ -11,6 +11,14 @@ import numpy.typing as npt
 from tracekit.model.inputs.sources import Source
 from tracekit.model.records import dataclass
 
+GraphKey = tuple[str, int | None, int | None]
+"""Process of a graph: name of the source, pid, rank."""
+
+
+def get_graph_key(source: Source) -> GraphKey:
+    """Get the key of the graph of a source."""
+    return source.name, source.pid, source.rank
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphColumns:
@@ -42,9 +50,9 @@ class GraphColumns:
             object.__setattr__(self, name, value)
 
     @property
-    def key(self) -> tuple[str, int | None, int | None]:
-        """Process of the graph: name of the source, pid, rank."""
-        return self.source.name, self.source.pid, self.source.rank
+    def key(self) -> GraphKey:
+        """Process of the graph."""
+        return get_graph_key(self.source)
 
     @property
     def size_bytes(self) -> int:

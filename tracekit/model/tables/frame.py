@@ -186,8 +186,8 @@ class Frame:
 
     def is_among(self, other: Frame, on: Sequence[str], optional: Collection[str] = ()) -> Bools:
         """Tell which rows have keys that occur in `other`; missing keys are as in `join`."""
-        mask = np.zeros(self.length, np.bool_)
-        mask[_matches(self, other, on, optional, keep_all=False)[0]] = True
+        wanted, _, count = _count_matches(self, other, on, optional)
+        mask: Bools = count[wanted] > 0
         return mask
 
 
@@ -532,15 +532,9 @@ def _matches(
     own_keys: Frame, other: Frame, on: Sequence[str], optional: Collection[str], *, keep_all: bool
 ) -> tuple[Ints, Ints]:
     """Pair the places of rows with equal keys; place -1 on the right where nothing matches and all are kept."""
-    both = [_stacked([own_keys.columns[name], other.columns[name]]) for name in on]
-    number, first = keys.group_arrays([_comparable(array) for array in both])
-    for name, array in zip(on, both, strict=True):
-        if name not in optional:
-            number = np.where(is_missing(array), len(first), number)
-    wanted, present = number[: len(own_keys)], number[len(own_keys) :]
-    count = np.bincount(present, minlength=len(first) + 1)
-    begin, in_order = np.cumsum(count) - count, np.argsort(present, kind="stable")
-    count[len(first)] = 0  # rows that lack a key
+    wanted, present, count = _count_matches(own_keys, other, on, optional)
+    in_order = np.argsort(present, kind="stable")
+    begin = np.searchsorted(present[in_order], np.arange(len(count)))
     times = np.maximum(count[wanted], int(keep_all))
     left = np.repeat(np.arange(len(own_keys)), times)
     nth = np.arange(len(left)) - np.repeat(np.cumsum(times) - times, times)
@@ -548,6 +542,24 @@ def _matches(
     has_match = (count[wanted] > 0)[left]
     right[has_match] = in_order[(begin[wanted][left] + nth)[has_match]]
     return left, right
+
+
+def _count_matches(
+    own_keys: Frame, other: Frame, on: Sequence[str], optional: Collection[str]
+) -> tuple[Ints, Ints, Ints]:
+    """Number the keys of both frames: (number of each row, number of each row of `other`, rows of `other` per number).
+
+    The last number is that of rows that lack a key, and counts none.
+    """
+    both = [_stacked([own_keys.columns[name], other.columns[name]]) for name in on]
+    number, first = keys.group_arrays([_comparable(array) for array in both])
+    for name, array in zip(on, both, strict=True):
+        if name not in optional:
+            number = np.where(is_missing(array), len(first), number)
+    wanted, present = number[: len(own_keys)], number[len(own_keys) :]
+    count = np.bincount(present, minlength=len(first) + 1)
+    count[len(first)] = 0
+    return wanted, present, count
 
 
 def _sum_floats(number: Ints, values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:

@@ -5,6 +5,7 @@
     TABLE/COLUMN.mask              one byte per row, 1 if the value is missing (Int64, Float64)
     TABLE/COLUMN.codes             int32 indices into the list of categories, -1 if missing
     TABLE/COLUMN.categories        list of categories, as JSON
+    graphs/…                       dependency graphs, where they were measured (`saved_graphs`)
 
 The same measurements give the same bytes. Additions to the manifest keep the version, and older readers ignore them;
 incompatible changes raise it. Loading trusts no input: it checks every size before allocating and every value before
@@ -40,6 +41,7 @@ from tracekit.model.system.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
+from tracekit.pipeline.cache.saved_graphs import decode_graphs, encode_graphs
 
 __all__ = [
     "HEAD_BYTES",
@@ -83,7 +85,7 @@ def save(measurements: Measurements, path: Path | str) -> None:
             f"{path}: too much to save: the tables take {size:,} of at most {MAX_SAVED_BYTES:,} bytes",
             "save fewer ranks or steps (--ranks, --steps), or save them in several files",
         )
-    manifest = {
+    manifest: dict[str, Any] = {
         "schema": SAVED_SCHEMA,
         "tables": {name: _describe_table(TABLES[name], len(rows)) for name, rows in tables.items()},
         "sources": [_encode_saved_source(source) for source in measurements.sources],
@@ -93,12 +95,17 @@ def save(measurements: Measurements, path: Path | str) -> None:
     }
     if measurements.faults:
         manifest["faults"] = [asdict(fault) for fault in measurements.faults]
+    if measurements.graphs:
+        manifest["graphs"] = True
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         _add_archive_entry(archive, MANIFEST, _encode_saved_json(manifest), zipfile.ZIP_STORED)
         for name, rows in tables.items():
             for column, kind, data in _list_column_blocks(TABLES[name], rows):
                 _add_archive_entry(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
+        if measurements.graphs:
+            for entry, data in encode_graphs(measurements.graphs, measurements.sources, _encode_saved_json):
+                _add_archive_entry(archive, entry, data, zipfile.ZIP_DEFLATED)
     write_atomically(path, buffer.getvalue())
 
 
@@ -283,16 +290,20 @@ def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
         if name not in names:
             raise _MalformedFile(f"unknown table {name!r}", _UNKNOWN_TABLE)
         tables[name] = _decode_saved_columns(TABLES[name], described, archive)
+    records = _check_saved_list(manifest.get("sources"), "sources")
+    sources = tuple(_decode_saved_source(record) for record in records)
+    graphs = decode_graphs(archive, sources) if manifest.get("graphs") is True else ()
     archive.finish()
     return Measurements(
         arrays=_order_saved_tables(tables),
-        sources=tuple(_decode_saved_source(record) for record in _check_saved_list(manifest.get("sources"), "sources")),
+        sources=sources,
         failures=tuple(
             _decode_saved_failure(record) for record in _check_saved_list(manifest.get("failures"), "failures")
         ),
         notes=tuple(_decode_saved_note(record) for record in _check_saved_list(manifest.get("notes"), "notes")),
         facts=parse_facts(_check_saved_object(manifest.get("facts"), "facts")),
         faults=tuple(_decode_saved_fault(record) for record in _check_saved_list(manifest.get("faults", []), "faults")),
+        graphs=graphs,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +11,7 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import Steps, list_left_out_steps
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.graph_columns import GraphKey, get_graph_key
 from tracekit.model.inputs.sources import Source
 from tracekit.model.records import dataclass
 from tracekit.model.trace import GraphColumns, Measurements, Want
@@ -41,7 +42,7 @@ def add_missing_graphs(measured: Measurements, files: Sequence[Source], options:
     A file that cannot be read again has none.
     """
     known = {graph.key for graph in measured.graphs}
-    missing = {source.name for source in _list_timed_sources(measured) if _get_process_key(source) not in known}
+    missing = {source.name for source in _list_timed_sources(measured) if get_graph_key(source) not in known}
     unread = [source for source in files if source.name in missing]
     if not unread:
         return measured
@@ -74,27 +75,30 @@ def join_runs(measured: Measurements) -> list[RunGraph]:
         by_run.setdefault(source.run, []).append(source)
     joined = []
     for run, sources in by_run.items():
-        if all(_get_process_key(source) in known for source in sources):
-            unpacked = ((source, _unpack_known_graph(known[_get_process_key(source)])) for source in sources)
-            processes = [replace(graph, source=source) for source, graph in unpacked if graph is not None]
-            joined += [_join_run(run, processes, left_out, chosen)] if processes else []
+        if all(get_graph_key(source) in known for source in sources):
+            graph = _join_run(run, _iterate_graphs(sources, known), left_out, chosen)
+            joined += [graph] if graph.job.processes else []
     return joined
+
+
+def _iterate_graphs(sources: Sequence[Source], known: Mapping[GraphKey, GraphColumns]) -> Iterator[ProcessGraph]:
+    """Iterate over the graphs of processes that recorded work, each with the source as it was measured."""
+    for source in sources:
+        graph = _unpack_known_graph(known[get_graph_key(source)])
+        if graph is not None:
+            yield replace(graph, source=source)
+            del graph
 
 
 def lacks_graphs(measured: Measurements) -> bool:
     """Check whether a trace was measured without its graph."""
     known = {graph.key for graph in measured.graphs}
-    return any(_get_process_key(source) not in known for source in _list_timed_sources(measured))
+    return any(get_graph_key(source) not in known for source in _list_timed_sources(measured))
 
 
 def _list_timed_sources(measured: Measurements) -> list[Source]:
     """List the sources with times of host and device work."""
     return [source for source in measured.sources if source.tool in TIMING_TOOLS]
-
-
-def _get_process_key(source: Source) -> tuple[str, int | None, int | None]:
-    """Get what identifies a process of a run: name of the source, pid, rank."""
-    return source.name, source.pid, source.rank
 
 
 def _unpack_known_graph(columns: GraphColumns) -> ProcessGraph | None:
@@ -111,7 +115,7 @@ def _list_chosen_steps(measured: Measurements) -> frozenset[object]:
 
 
 def _join_run(
-    run: str | None, processes: Sequence[ProcessGraph], left_out: Steps, chosen: frozenset[object] | None
+    run: str | None, processes: Iterable[ProcessGraph], left_out: Steps, chosen: frozenset[object] | None
 ) -> RunGraph:
     job = join_processes(processes)
 

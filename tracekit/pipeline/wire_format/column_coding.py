@@ -22,7 +22,8 @@ MOST_NS = 2**60
 
 _TIMES_LIMIT = 2**61
 _WIDTHS = tuple(np.dtype(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4"))
-_LIMITS = tuple((np.iinfo(kind).min, np.iinfo(kind).max) for kind in _WIDTHS)
+_WIDEST = np.dtype("i8")
+_LIMITS = tuple((kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in _WIDTHS)
 _FIRST = ".first"
 _MISSING = ".missing"
 
@@ -31,15 +32,18 @@ class DamagedGraphError(ValueError):
     """Columns that are not those of a graph."""
 
 
-def narrow_integers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert integers to the narrowest type that fits all."""
+def narrow_integers(values: Ints, offset: int = 0) -> npt.NDArray[Any]:
+    """Add an offset to integers and convert them to the narrowest type that fits all.
+
+    Raises `DamagedGraphError` for numbers beyond all that can be read back.
+    """
     if not len(values):
         return np.empty(0, np.uint8)
-    low, high = int(values.min()), int(values.max())
-    for kind, (lowest, highest) in zip(_WIDTHS, _LIMITS, strict=True):
-        if lowest <= low and high <= highest:
-            return values.astype(kind)
-    return values.astype(np.int64)
+    low, high = int(values.min()) + offset, int(values.max()) + offset
+    if low <= -_TIMES_LIMIT or high >= _TIMES_LIMIT:
+        raise DamagedGraphError("a number beyond all limits")
+    kind = next((kind for kind, lowest, highest in _LIMITS if lowest <= low and high <= highest), _WIDEST)
+    return (values + offset).astype(kind, copy=False)
 
 
 class ColumnWriter:
@@ -51,10 +55,7 @@ class ColumnWriter:
 
     def add_integers(self, name: str, values: Any) -> None:
         """Add integers; -1 among row numbers costs no width, because all are stored one higher."""
-        given = np.asarray(values, np.int64)
-        if len(given) and (int(given.min()) < -_TIMES_LIMIT or int(given.max()) >= _TIMES_LIMIT):
-            raise DamagedGraphError(f"{name}: a value beyond all limits")
-        self.numbers[name] = narrow_integers(given + 1)
+        self.numbers[name] = narrow_integers(np.asarray(values, np.int64), 1)
 
     def add_times(self, name: str, values: Ints) -> None:
         """Add times in ns as differences from one to the next."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracekit.model.inputs.graph_columns import GraphColumns
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, broadcast_value
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
 from tracekit.pipeline.wire_format.column_coding import MOST_NS, ColumnReader, ColumnWriter, DamagedGraphError
@@ -31,7 +31,6 @@ from tracekit.replay.edges import (
     TRANSFER,
     Edges,
     Ints,
-    Mask,
     Numbers,
     concatenate_edges,
 )
@@ -73,17 +72,19 @@ def pack_graph(graph: ProcessGraph) -> GraphColumns:
     """Pack a graph. Raises `DamagedGraphError` for times or numbers beyond what can be unpacked."""
     writer = ColumnWriter()
     ops, waits, edges = graph.ops, graph.waits, graph.edges
-    between = ~np.isin(edges.kind, HOST_KINDS)
+    follows, kind = classify_host_edges(graph.thread, graph.path, graph.paths)
+    between = len(edges.kind) - len(follows)
     parts = graph.host_count, ops, graph.paths, graph.meetings.rows, graph.steps.begin, graph.stages
     sizes = [part if isinstance(part, int) else len(part) for part in parts]
     singles = graph.hand_overs, waits.count, waits.queue, waits.queue_is_measured, graph.records_waits
-    writer.add_integers("counts", [*sizes, int(between.sum()), *singles])
+    writer.add_integers("counts", [*sizes, between, *singles])
     _pack_host(writer, graph)
     _pack_ops(writer, ops)
     writer.texts["class"] = tuple(graph.classes)
     for name, mask in graph.classes.items():
         writer.add_mask(f"class.{name}", mask)
-    _pack_edges(writer, graph, between)
+    _pack_host_edges(writer, graph, follows, kind)
+    _pack_edges(writer, graph, edges.take(slice(between)))
     _pack_meetings(writer, graph.meetings)
     _pack_windows(writer, graph)
     _pack_load(writer, graph)
@@ -121,17 +122,19 @@ def _pack_ops(writer: ColumnWriter, ops: DeviceOps) -> None:
     writer.add_integers("op.waited_for", ops.waited_for[waits])
 
 
-def _pack_edges(writer: ColumnWriter, graph: ProcessGraph, between: Mask) -> None:
-    """Pack the edges that do not follow a thread, relative to the instants and ops around them; of the others, cut weights."""
-    edges, host = graph.edges.take(between), graph.edges.take(~between)
-    follows, kind = classify_host_edges(graph.thread, graph.path, graph.paths)
-    expected: list[npt.NDArray[Any]] = [follows - 1, follows, kind, graph.path[follows - 1]]
-    stored: list[npt.NDArray[Any]] = [host.source, host.target, host.kind, host.owner]
-    if not all(np.array_equal(*pair) for pair in zip(expected, stored, strict=True)):
+def _pack_host_edges(writer: ColumnWriter, graph: ProcessGraph, follows: Ints, kind: npt.NDArray[np.int8]) -> None:
+    """Pack the weights of edges along host threads that are not the time between two instants: waits were taken off."""
+    host = graph.edges.take(slice(len(graph.edges.kind) - len(follows), None))
+    is_expected = np.array_equal(host.target, follows) and np.array_equal(host.source, follows - 1)
+    if not (is_expected and np.array_equal(host.kind, kind) and np.array_equal(host.owner, graph.path[follows - 1])):
         raise DamagedGraphError("edges of host threads: not those of its instants")
     cut = np.flatnonzero(host.weight != np.diff(graph.time)[follows - 1])
     writer.add_integers("cut", cut)
     writer.add_integers("cut.weight", host.weight[cut])
+
+
+def _pack_edges(writer: ColumnWriter, graph: ProcessGraph, edges: Edges) -> None:
+    """Pack edges that do not follow a thread, relative to the instants and ops around them."""
     target = edges.target.astype(np.int64)
     writer.add_integers("edge.step", np.diff(target, prepend=0))
     writer.add_integers("edge.length", target - edges.source)
@@ -298,7 +301,7 @@ def _unpack_ops(reader: ColumnReader, count: int, host_time: Ints, path: Numbers
     times, paths = np.append(host_time, 0), np.append(path, -1)
     launched = call_begin >= 0
     return DeviceOps(
-        np.full(count, -1, np.int64),
+        broadcast_value(np.int64(-1), count),
         start,
         end,
         stream,
@@ -352,7 +355,7 @@ def _make_host_edges(
     weight[cut] = reader.read_integers("cut.weight", len(cut), -MOST_NS, MOST_NS)
     target = follows.astype(np.int32)
     recorded = np.zeros(len(follows), np.bool_)
-    return Edges(target - np.int32(1), target, weight, kind.astype(np.int8), path[follows - 1], recorded)
+    return Edges(target - np.int32(1), target, weight, kind, path[follows - 1], recorded)
 
 
 def _check_range(name: str, values: Ints, low: int, high: int) -> None:
@@ -372,7 +375,7 @@ def _unpack_meetings(reader: ColumnReader, count: int, instants: int, op_count: 
     rows: dict[str, Any] = {}
     for name, column in table.columns.items():
         if name not in KEYS:
-            rows[name] = _read_column(reader, f"meeting.{name}", column.dtype, count)
+            rows[name] = _read_table_column(reader, f"meeting.{name}", column.dtype, count)
     _check_spans(rows, instants)
     return Meetings(Columns(count, rows), begin.astype(np.int32), end.astype(np.int32), op)
 
@@ -386,7 +389,7 @@ def _check_spans(rows: Mapping[str, Any], instants: int) -> None:
     _check_times(np.concatenate((rows["ts_ns"], rows["ts_ns"] + rows["dur_ns"])))
 
 
-def _read_column(reader: ColumnReader, name: str, dtype: str, count: int) -> Array:
+def _read_table_column(reader: ColumnReader, name: str, dtype: str, count: int) -> Array:
     """Read a column of a table by its declared type."""
     if dtype == "category":
         return reader.read_coded(name, count)
