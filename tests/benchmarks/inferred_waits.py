@@ -35,10 +35,11 @@ from jobsim.faults import job_of
 from jobsim.truth import make
 from replay.graphs import read_graphs
 
-from tracekit.replay import call_waits, process_graph
+from tracekit.replay import process_graph
 from tracekit.replay.edges import STREAM_WAIT, SYNC_RETURN
 from tracekit.replay.job_graph import JobGraph, join_processes
-from tracekit.replay.recorded_waits import RecordedWaits
+from tracekit.replay.process_parts import call_waits
+from tracekit.replay.process_parts.recorded_waits import RecordedWaits
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_suffix(".txt")

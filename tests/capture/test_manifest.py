@@ -11,6 +11,7 @@ import types
 import profiled_worker
 import pytest
 
+from capture.cores import list_cores
 from tracekit.discover import discover
 from tracekit.readers.loading import sniff
 
@@ -47,6 +48,7 @@ def test_it_says_who_captured_what_and_when(tmp_path, group, monkeypatch):
         "world_size": 2,
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "cores": list_cores(),
         "tool": "torch",
         "steps": [1, 4],
         "stages": ["actor_update"],
@@ -127,8 +129,8 @@ def test_tracekit_finds_role_rank_step_and_stage(tmp_path, group, discrete):
     worker.step(2)
     found = discover(tmp_path, sniff=sniff)
     assert len(found.sources) == 2
-    assert {(s.role, s.rank, s.world_size, s.pid, s.host) for s in found.sources} == {
-        ("actor-rollout-ref", 1, 2, os.getpid(), socket.gethostname())
+    assert {(s.role, s.rank, s.world_size, s.pid, s.host, s.cores) for s in found.sources} == {
+        ("actor-rollout-ref", 1, 2, os.getpid(), socket.gethostname(), list_cores())
     }
     stage = "actor_update" if discrete else "train"
     assert [(s.step, s.scope) for s in found.sources] == [(1, stage), (2, stage)]

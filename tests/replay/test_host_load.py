@@ -13,7 +13,7 @@ from capture.cores import format_cores, list_cores
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.replaying import ask_what_if
 from tracekit.replay.changes import ChangeError
-from tracekit.replay.host_load import HostLoad, judge_host_contention
+from tracekit.replay.process_parts.host_load import HostLoad, judge_host_contention
 from tracekit.replay.what_if import OVERHEAD
 
 CHANGE = "scale host factor=0.5"

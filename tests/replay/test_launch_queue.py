@@ -4,8 +4,8 @@ import pytest
 from jobsim.job import Fault, Job
 from replay.simulations import simulate_job
 
-from tracekit.replay import call_waits
 from tracekit.replay.edges import QUEUE
+from tracekit.replay.process_parts import call_waits
 
 CLOCK = Fault("straggler_clock", {"clock": 1.6}, stage="adv")
 LAUNCHES = 3_000

@@ -53,13 +53,13 @@ def measure_contention(job: JobGraph) -> Contention | None:
     """Measure how much longer kernels take during collectives; None where that is not recorded often enough."""
     if not any(graph.ops.is_collective.any() for graph in job.processes):
         return None
-    device, edge = _number_devices(job), _find_length_edges(job)
+    device, edge = _join_devices(job), _find_length_edges(job)
     time, start = job.time, _list_starts(job)
     length = (time[start + 1] - time[start]).astype(np.float64)
     kernels = np.flatnonzero((edge >= 0) & (length > 0))
     transfers = _list_transfers(job, time, device)
     beside = _measure_beside(transfers, device, time, start, kernels) / length[kernels]
-    whole = _measure_beside(_list_collectives(job, time, device), device, time, start, kernels) / length[kernels]
+    whole = _measure_beside(_list_collective_spans(job, time, device), device, time, start, kernels) / length[kernels]
     usual = _find_lengths_alone(_number_work(job)[kernels], length[kernels], whole <= ALONE)
     compared = np.flatnonzero((usual > 0) & (beside >= BESIDE))
     lost = (length[kernels[compared]] - usual[compared]) / (length[kernels[compared]] * beside[compared])
@@ -170,7 +170,7 @@ def _join_ops(parts: Sequence[npt.NDArray[np.integer]], *, apart: bool) -> Ints:
     return np.concatenate(joined) if joined else np.empty(0, np.int64)
 
 
-def _number_devices(job: JobGraph) -> Ints:
+def _join_devices(job: JobGraph) -> Ints:
     return _join_ops([graph.work.device for graph in job.processes], apart=True)
 
 
@@ -206,7 +206,7 @@ def _list_transfers(job: JobGraph, time: Ints, device: Ints) -> list[Intervals]:
     return [*_merge_by_device(job, begin, time, device)]
 
 
-def _list_collectives(job: JobGraph, time: Ints, device: Ints) -> list[Intervals]:
+def _list_collective_spans(job: JobGraph, time: Ints, device: Ints) -> list[Intervals]:
     """List when collectives are on each device, waits for other ranks included."""
     return [*_merge_by_device(job, time[_list_starts(job)], time, device)]
 

@@ -18,14 +18,14 @@ from tracekit.process.ops.op_classes import classify_device_ops
 from tracekit.process.ops.shapes import DIMS, TYPES
 from tracekit.process.steps.stage_lookup import select_outer_stages
 from tracekit.process.steps.windows import StageWindows, find_steps_and_stages
-from tracekit.replay.call_waits import CallWaits, add_call_waits
-from tracekit.replay.device_ops import DeviceOps, add_device_edges, list_device_ops, list_launched_ops
 from tracekit.replay.edges import HAND_OVER, EdgeList, Edges, Ints, Mask, Numbers
-from tracekit.replay.hand_overs import add_hand_overs
-from tracekit.replay.host_load import HostLoad, measure_host_load
-from tracekit.replay.host_threads import CallPaths, HostThreads, add_host_edges, build_host_threads
-from tracekit.replay.kernel_work import KernelWork, number_kernel_work
-from tracekit.replay.recorded_waits import read_recorded_waits
+from tracekit.replay.process_parts.call_waits import CallWaits, add_call_waits
+from tracekit.replay.process_parts.device_ops import DeviceOps, add_device_edges, list_device_ops, list_launched_ops
+from tracekit.replay.process_parts.hand_overs import add_hand_overs
+from tracekit.replay.process_parts.host_load import HostLoad, measure_host_load
+from tracekit.replay.process_parts.host_threads import CallPaths, HostThreads, add_host_edges, build_host_threads
+from tracekit.replay.process_parts.kernel_work import KernelWork, number_kernel_work
+from tracekit.replay.process_parts.recorded_waits import read_recorded_waits
 
 READS = frozenset(
     {

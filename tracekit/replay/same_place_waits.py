@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.replay.device_ops import MICRO
 from tracekit.replay.edges import STREAM_WAIT, EdgeList, Ints, Mask
 from tracekit.replay.process_graph import ProcessGraph
+from tracekit.replay.process_parts.device_ops import MICRO
 
 INPUT_LAG_NS = 1_500
 """Longest typical time from the end of the compute op that a collective reads to its start."""

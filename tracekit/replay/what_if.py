@@ -11,11 +11,11 @@ from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
 from tracekit.replay.contention import Contention
-from tracekit.replay.host_load import HostContention, judge_host_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
 from tracekit.replay.plan import Plan
 from tracekit.replay.predict import Prediction
+from tracekit.replay.process_parts.host_load import HostContention, judge_host_contention
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 from tracekit.replay.what_if_tables import (
     count_steps,

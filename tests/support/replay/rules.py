@@ -14,18 +14,10 @@ from chrome_builder import annotation, kernel, launch, memcpy, op, step
 from process.collective_traces import gloo
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
 
-from tracekit.replay import (
-    call_waits,
-    device_ops,
-    edges,
-    hand_overs,
-    host_threads,
-    job_graph,
-    process_graph,
-    same_place_waits,
-)
+from tracekit.replay import edges, job_graph, process_graph, same_place_waits
 from tracekit.replay.edges import KINDS
-from tracekit.replay.recorded_waits import RecordedWaits
+from tracekit.replay.process_parts import call_waits, device_ops, hand_overs, host_threads
+from tracekit.replay.process_parts.recorded_waits import RecordedWaits
 
 TO_HOST = "Memcpy DtoH (Device -> Pinned)"
 NCCL = collective_name()

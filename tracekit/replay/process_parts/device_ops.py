@@ -16,8 +16,8 @@ from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.device.transfers import parse_copy_direction
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.replay.edges import COPY, KERNEL, LAUNCH, OVERLAP, STREAM_GAP, STREAM_WAIT, EdgeList, Ints, Mask, Numbers
-from tracekit.replay.host_threads import HostThreads
-from tracekit.replay.recorded_waits import LaunchedOps, RecordedWaits
+from tracekit.replay.process_parts.host_threads import HostThreads
+from tracekit.replay.process_parts.recorded_waits import LaunchedOps, RecordedWaits
 
 MICRO = 1_000
 

@@ -78,9 +78,9 @@ def read_recorded_waits(trace: Trace, launched: LaunchedOps) -> RecordedWaits:
         return RecordedWaits(none, none, none, none, is_complete=False)
     names, ids = trace.texts("syncs", "name"), trace.numbers("syncs", "id").astype(np.int64)
     key = trace.nullable("syncs", "correlation")
-    called_ns = _find_call_times(trace, key)
+    called_ns = _look_up_call_begins(trace, key)
     on_stream, record = (read_count_argument(trace, name, ids) for name in (ON_STREAM, RECORD))
-    recorded_ns = _find_call_times(trace, record)
+    recorded_ns = _look_up_call_begins(trace, record)
     is_known = ~on_stream.missing & (recorded_ns >= 0) & (called_ns >= 0)
     awaited = launched.find_last(on_stream.values, np.where(is_known, recorded_ns, -1))
     is_wait = mark_wanted_names(names, _STREAM_WAIT)
@@ -98,7 +98,7 @@ def read_recorded_waits(trace: Trace, launched: LaunchedOps) -> RecordedWaits:
     return RecordedWaits(waiting, awaited[waits], key.values[calls].astype(np.int64), op, is_complete)
 
 
-def _find_call_times(trace: Trace, correlation: Nullable) -> Ints:
+def _look_up_call_begins(trace: Trace, correlation: Nullable) -> Ints:
     """Find when the runtime call of each correlation began; -1 where it is not recorded."""
     rows = np.flatnonzero(mark_rows_of_kind(trace, "host_ops", "runtime"))
     keys = trace.nullable("host_ops", "correlation")

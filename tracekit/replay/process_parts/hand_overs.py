@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.replay.device_ops import MICRO
 from tracekit.replay.edges import HAND_OVER, EdgeList, Ints
-from tracekit.replay.host_threads import HostThreads
+from tracekit.replay.process_parts.device_ops import MICRO
+from tracekit.replay.process_parts.host_threads import HostThreads
 
 SILENT_NS = 20 * MICRO
 """Shorter silences are not looked into."""

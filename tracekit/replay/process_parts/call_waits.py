@@ -14,10 +14,10 @@ from tracekit.model.tables.arrays import Coded, Nullable, select_rows
 from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
-from tracekit.replay.device_ops import MICRO, DeviceOps, mark_copies_to_host
 from tracekit.replay.edges import QUEUE, SYNC_RETURN, EdgeList, Ints, Mask
-from tracekit.replay.host_threads import HostThreads
-from tracekit.replay.recorded_waits import RecordedWaits
+from tracekit.replay.process_parts.device_ops import MICRO, DeviceOps, mark_copies_to_host
+from tracekit.replay.process_parts.host_threads import HostThreads
+from tracekit.replay.process_parts.recorded_waits import RecordedWaits
 
 _EVENT = re.compile(r"(?:cuda|hip)EventSynchronize|cuEventSynchronize")
 _STREAM = re.compile(r"(?:cuda|hip)StreamSynchronize|cuStreamSynchronize")
