@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -55,12 +56,17 @@ class Plan:
 
 
 def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
-    """Plan fixes greedily: the next is the one that gives the shortest step on top of those chosen."""
+    """Plan fixes greedily: the next is the one that gives the shortest step on top of those chosen.
+
+    Changes of a fix that this run refuses are left out; a fix without any other is refused.
+    """
     planner = _Planner(job, steps)
+    fixes = list(fixes)
     alone, refused = {}, []
     for place, fix in enumerate(fixes):
         try:
-            alone[place] = planner.time([fix])
+            fixes[place] = planner.keep_possible_changes(fix)
+            alone[place] = planner.time([fixes[place]])
         except ChangeError as error:
             refused.append((place, error.problem))
     open_: list[int] = list(alone)
@@ -92,12 +98,12 @@ class _Planner:
         self._known: dict[tuple[int, ...], float] = {}
 
     def time(self, fixes: Sequence[Fix]) -> float:
-        """Time the mean step with these fixes, in this order. Raises `ChangeError`."""
+        """Time the mean step with these fixes, in this order. Raises `ChangeError` if they contradict the order of the run."""
         key = tuple(id(fix) for fix in fixes)
         if key not in self._known:
             weights = Weights(np.array(self.job.edges.weight), [])
             for fix in fixes:
-                self._apply(weights, fix, is_first=len(fixes) == 1)
+                self._apply(weights, fix)
             self._known[key] = measure_step_times(self.steps, time_changed_graph(self.job, weights).time).mean_ns
         return self._known[key]
 
@@ -109,13 +115,22 @@ class _Planner:
                 return number
         return None
 
-    def _apply(self, weights: Weights, fix: Fix, *, is_first: bool) -> None:
-        """Apply the changes of a fix; after other fixes, changes that find nothing left are skipped."""
-        refused = []
+    def keep_possible_changes(self, fix: Fix) -> Fix:
+        """Keep the changes of a fix that this run does not refuse. Raises `ChangeError` if it refuses all."""
+        weights, possible, refused = Weights(np.array(self.job.edges.weight), []), [], []
         for change in fix.changes:
             try:
                 apply_change(self.index, weights, change)
             except ChangeError as error:
                 refused.append(error)
-        if is_first and len(refused) == len(fix.changes):
+            else:
+                possible.append(change)
+        if refused and not possible:
             raise refused[0]
+        return Fix(fix.name, tuple(possible))
+
+    def _apply(self, weights: Weights, fix: Fix) -> None:
+        """Apply the changes of a fix; those that find nothing left after other fixes are skipped."""
+        for change in fix.changes:
+            with suppress(ChangeError):
+                apply_change(self.index, weights, change)
