@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from benchmarks.replay_faults import TABLE, predict_saving
 from jobsim.faults import ALL_KINDS
+from rules.firing import write_sources
+from rules.traces import FIRES
 
+from tracekit.analyses import ANALYSES
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
 from tracekit.replay.changes import parse_change
@@ -15,16 +18,16 @@ from tracekit.replay.changes import parse_change
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/simulated_gpu/outputs/profile"
 
-FAST = ("straggler_clock", "item_in_loop", "pageable_copies", "python_preprocessing", "fp32_gemm", "kv_preemption")
+FAST = (
+    "straggler_clock", "item_in_loop", "pageable_copies", "python_preprocessing", "fp32_gemm", "kv_preemption",
+    "exposed_communication", "frequent_reduction", "slow_weight_sync", "eager_decode", "drift", "unfused_optimizer",
+)  # fmt: skip
 
-NO_CHANGE = ("tail_all_ranks", "drift")
-"""Kinds whose finding names no change: iterations of a rollout and earlier steps cannot be selected."""
+OFF = {"resharding": 0.75, "slow_cores": 0.95, "slow_network": 0.97}
+"""Kinds with a larger error than a quarter, and its limit: the finding fixes less than the fault.
 
-OFF = {"resharding": 0.65, "frequent_reduction": 0.4, "slow_cores": 0.95, "eager_decode": 0.3}
-"""Kinds with a larger error than a quarter, and its limit.
-
-R02 keeps the gathers that the host waits for, R05 hides all communication and not only the needless reductions, slow cores
-of all ranks have no rank to compare with, and event waits that never had to wait are not seen.
+R02 drops the waits for gathers of single tensors, not the gathers and the host's work for each. Slow cores of all ranks and a
+slow network of all groups have nothing in the run to compare with: R03 and R13 predict launches and buckets.
 """
 
 
@@ -39,13 +42,12 @@ def test_the_fixes_of_findings_save_what_faults_cost(tmp_path):
     """All kinds of faults: the errors of the savings of all findings on each."""
     errors = {}
     for kind in ALL_KINDS:
-        if kind in NO_CHANGE:
-            continue
         cost, saved, _ = predict_saving(kind, 0, tmp_path / kind)
         if cost >= 0.01:
             errors[kind] = 1.0 if saved is None else abs(saved / cost - 1)
-    assert len(errors) >= 70
-    assert np.median([*errors.values()]) <= 0.02
+    assert len(errors) >= 74
+    assert np.median([*errors.values()]) <= 0.012
+    assert np.quantile([*errors.values()], 0.9) <= 0.12
     assert {kind: error for kind, error in errors.items() if error > OFF.get(kind, 0.25)} == {}
 
 
@@ -54,6 +56,29 @@ def test_every_change_that_a_finding_of_the_example_names_can_be_read():
     changes = [change for finding in report.findings for change in finding.changes]
     assert len(changes) >= 5
     for change in changes:
+        assert json.loads(change)["do"] == parse_change(change).do
+
+
+WITHOUT_CHANGE = {
+    "fragmentation", "low-gpu-utilization", "memory-growth", "memory-imbalance", "memory-near-limit", "out-of-memory",
+    "profiling-artefact", "ragged-micro-batches", "slow-first-iterations", "start-up",
+}  # fmt: skip
+"""Rules about memory, the recording or idle time without a cause, and two whose pages say why nothing can be replayed."""
+
+UNKNOWN_ON_ITS_TRACE = {"exposed-communication", "weight-sync"}
+"""Rules without a change on their shortest trace: one collective per step, which overlaps with nothing, and a sync without bytes."""
+
+
+@pytest.mark.parametrize(
+    "rule", sorted({rule for analysis in ANALYSES for rule in analysis.rules} - UNKNOWN_ON_ITS_TRACE)
+)
+def test_a_rule_names_a_change_that_can_be_read(tmp_path, rule):
+    questions = tuple(analysis.id for analysis in ANALYSES if rule in analysis.rules)
+    sources = write_sources(tmp_path, FIRES[rule].rows)
+    report = analyze_uncached(sources, Options(jobs=1, questions=questions)).report
+    (finding,) = [finding for finding in report.findings if finding.rule == rule]
+    assert bool(finding.changes) == (rule not in WITHOUT_CHANGE)
+    for change in finding.changes:
         assert json.loads(change)["do"] == parse_change(change).do
 
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import shutil
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import tracekit
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import ask_what_if
+from tracekit.pipeline.replaying import ask_what_if, plan_run, predict_run, replay_run
 from tracekit.replay.changes import describe_change, parse_change
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -452,3 +453,26 @@ def test_a_run_without_steps_is_replayed(call, tmp_path):
     assert {(row["kind"], row["step_ns"]) for row in path} == {
         ("runtime call", 4_000), ("launch latency", 3_000), ("kernel", 50_000),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [(), ("-c", "scale host factor=0.5")])
+def test_a_truncated_file_is_named_as_in_analyze(call, tmp_path, change):
+    """The trace ends in the middle of its rows: both commands say what is missing."""
+    write(
+        tmp_path / "rank0.json", [step(1, 0, 500), step(2, 500, 500), *issue("k", 0, 7, 100, 1)], rank=0, world_size=1
+    )
+    text = (tmp_path / "rank0.json").read_text()
+    (tmp_path / "rank0.json").write_text(text[: text.rindex('"ph"')])
+    unseen = json_of(call, tmp_path, *change)["unseen"]
+    analyzed = json.loads(call("analyze", tmp_path, "--json").stdout)["unseen"]
+    assert unseen == analyzed
+    assert "the file ends inside the event array" in unseen[0]
+
+
+def test_rows_removed_after_the_recording_are_a_caveat_of_a_prediction():
+    """The caveats of the first screen of `analyze` come before those of the replay."""
+    replay = replay_run(GPU / "outputs/profile", Options(jobs=1, cache=False))
+    with_caveat = replace(replay, cautions=("rows were removed",))
+    for report in (predict_run(with_caveat, [parse_change("scale device factor=0.5")]), plan_run(with_caveat, [])):
+        assert report.cautions[0] == "rows were removed"
+    assert replay.cautions == ()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracekit.analyses import ANALYSES, Analysis, list_measured_tables, merge_thresholds
-from tracekit.analyses.own import add_user_analyses
+from tracekit.analyses.own import add_user_analyses, describe_load_error
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import list_paths, split_label
@@ -58,7 +58,7 @@ from tracekit.pipeline.measure_source import (
     scale_progress,
 )
 from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
-from tracekit.pipeline.prediction.predicting import predict_savings
+from tracekit.pipeline.prediction.predicting import PredictedSections, predict_savings
 from tracekit.pipeline.prediction.run_graphs import add_missing_graphs, join_runs
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
 from tracekit.pipeline.run_grouping import merge as merging
@@ -495,6 +495,21 @@ def judge(
         return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, details=details)
 
 
+def _predict_savings(
+    measured: Measurements, sections: Sequence[Section], limits: Thresholds, errors: list[Remark]
+) -> PredictedSections:
+    """Predict what fixes save; if that raises, append a remark to `errors` and predict nothing."""
+    try:
+        return predict_savings(join_runs(measured), sections, limits)
+    except TracekitError:
+        raise
+    except Exception as error:
+        log.exception("predicting steps failed")
+        what = f"steps could not be predicted: {describe_load_error(error)}"
+        errors.append(failed_questions.make_fault_remark("predictions", what))
+        return PredictedSections(tuple(sections), ())
+
+
 def _judge_questions(
     measured: Measurements,
     analyses: Sequence[Analysis],
@@ -512,7 +527,7 @@ def _judge_questions(
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
     sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
-    predicted = predict_savings(join_runs(measured), sections, limits)
+    predicted = _predict_savings(measured, sections, limits, errors)
     sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -65,12 +66,15 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
     """Plan fixes greedily: the next is the one that gives the shortest step on top of those chosen, or nearly so.
 
     Fixes that hardly matter, alone or last, come at the end in the order of what they save alone.
+    Changes of a fix that this run refuses are left out; a fix without any other is refused.
     """
     planner = _Planner(job, steps)
+    fixes = list(fixes)
     alone, refused = {}, []
     for place, fix in enumerate(fixes):
         try:
-            alone[place] = planner.time([fix])
+            fixes[place] = planner.keep_possible_changes(fix)
+            alone[place] = planner.time([fixes[place]])
         except ChangeError as error:
             refused.append((place, error.problem))
     last = _measure_last_savings(planner, {place: fixes[place] for place in alone})
@@ -156,13 +160,20 @@ class _Planner:
         return min(savings, default=0.0), max(savings, default=0.0)
 
     def _time_steps(self, fixes: Sequence[Fix]) -> StepTimes:
+        """Time the steps with fixes; a fix whose order of work contradicts that of those before it changes nothing."""
         key = tuple(id(fix) for fix in fixes)
         if key not in self._known:
             weights = Weights(np.array(self.job.edges.weight), [])
             for fix in fixes:
-                self._apply(weights, fix, is_first=len(fixes) == 1)
-            timing = time_changed_graph(self.job, weights, self.contention)
-            self._known[key] = measure_step_times(self.steps, timing.time)
+                self._apply(weights, fix)
+            try:
+                timing = time_changed_graph(self.job, weights, self.contention)
+            except ChangeError:
+                if len(fixes) == 1:
+                    raise
+                self._known[key] = self._time_steps(fixes[:-1])
+            else:
+                self._known[key] = measure_step_times(self.steps, timing.time)
         return self._known[key]
 
     def find_blocking_fix(self, fix: Fix, earlier: Sequence[Fix]) -> int | None:
@@ -173,13 +184,22 @@ class _Planner:
                 return number
         return None
 
-    def _apply(self, weights: Weights, fix: Fix, *, is_first: bool) -> None:
-        """Apply the changes of a fix; after other fixes, changes that find nothing left are skipped."""
-        refused = []
+    def keep_possible_changes(self, fix: Fix) -> Fix:
+        """Keep the changes of a fix that this run does not refuse. Raises `ChangeError` if it refuses all."""
+        weights, possible, refused = Weights(np.array(self.job.edges.weight), []), [], []
         for change in fix.changes:
             try:
                 apply_change(self.index, weights, change)
             except ChangeError as error:
                 refused.append(error)
-        if is_first and len(refused) == len(fix.changes):
+            else:
+                possible.append(change)
+        if refused and not possible:
             raise refused[0]
+        return Fix(fix.name, tuple(possible))
+
+    def _apply(self, weights: Weights, fix: Fix) -> None:
+        """Apply the changes of a fix; those that find nothing left after other fixes are skipped."""
+        for change in fix.changes:
+            with suppress(ChangeError):
+                apply_change(self.index, weights, change)

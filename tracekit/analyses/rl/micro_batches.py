@@ -37,6 +37,7 @@ from tracekit.model.tables.frame import (
     where,
 )
 from tracekit.model.tables.keys import CAPTURE, PROCESS
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -268,6 +269,7 @@ def _find_redundant_log_probs(
                 (
                     "needed if the policy may change before the update (off-policy staleness), or to check the rollout's log-probs",
                 ),
+                changes=(write_change("remove", "range", stage="old_log_prob"),),
             )
         )
     return findings, verdicts

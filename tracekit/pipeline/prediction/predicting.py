@@ -118,7 +118,11 @@ def _make_fixes(findings: Iterable[Finding]) -> Iterator[Fix]:
 
 def _grade_finding(finding: Finding, saving: Saving, thresholds: Thresholds) -> Finding:
     """Grade a finding by what its fix saves, but not above its rule where that grades it lower than its cost."""
-    severity = thresholds.severity(saving.ratio)
+    ratio = saving.ratio
+    if finding.rule in LATE_RULES | SYMPTOM_RULES and saving.recorded_ns:
+        # What another finding gives the reason for is not graded again.
+        ratio = max(saving.after_ns, saving.last_ns) / saving.recorded_ns
+    severity = thresholds.severity(ratio)
     if finding.severity != thresholds.severity(finding.cost_ratio):
         severity = max(severity, finding.severity, key=SEVERITIES.index)
     return replace(finding, saving=saving, severity=severity)
