@@ -15,7 +15,6 @@ from recorded import breakdown_of, breakdowns
 import tracekit
 from tracekit.analyses.time import gpu_time
 from tracekit.analyses.time.gpu_time import (
-    IdleStage,
     _describe_busy_stages,
     _group_idle_stages_by_cause,
     _is_idle_by_host,
@@ -182,19 +181,10 @@ def test_host_ops_alone_are_no_gpu_time(tmp_path):
     assert measure(load(tmp_path, [op("a", 0, 5)])) == {}
 
 
-def idle_stage(name, window_ns, idle_ns, **told):
-    """A stage of so many ns, idle for so many, of which other rules claim these."""
+def idle_stage(name, window_ns, idle_ns):
+    """A stage of so many ns, idle for so many."""
     gpu_time = {"window_ns": window_ns, "idle_ns": idle_ns, "busy_ratio": (window_ns - idle_ns) / window_ns}
-    return IdleStage(SimpleNamespace(name=name, gpu_time=gpu_time), told)
-
-
-def test_idle_time_that_other_findings_claim_is_accounted_for():
-    alone = idle_stage("gen", 200, 120)
-    assert (alone.left_ns, alone.accounted) == (120, 0.4)
-    beside = idle_stage("gen", 200, 120, launches=30, syncs=40)
-    assert (beside.left_ns, beside.accounted) == (50, 0.75)
-    beyond = idle_stage("gen", 200, 120, launches=80, syncs=60)
-    assert (beyond.left_ns, beyond.accounted) == (0, 1.0)
+    return SimpleNamespace(name=name, gpu_time=gpu_time)
 
 
 def test_up_to_four_idle_stages_are_named_and_the_first_three_of_more():
@@ -236,10 +226,10 @@ def test_stages_of_one_owner_that_one_place_keeps_idle_are_a_group_the_most_idle
 
     monkeypatch.setattr(gpu_time, "find_culprit_of_window", find_culprit)
     stages = [
-        IdleStage(SimpleNamespace(key=key, owner=(owner,), gpu_time={"idle_ns": idle_ns}), {})
+        SimpleNamespace(key=key, owner=(owner,), gpu_time={"idle_ns": idle_ns})
         for key, owner, idle_ns in (("gen", "a", 10), ("update", "a", 50), ("ref", "a", 30), ("other", "b", 5))
     ]
     groups = _group_idle_stages_by_cause(SimpleNamespace(has=lambda *_: is_recorded), stages)
-    named = [[stage.window.key for stage in group] for group in groups]
+    named = [[stage.key for stage in group] for group in groups]
     alone = [["gen"], ["update"], ["ref"], ["other"]]
     assert named == ([["ref", "gen"], ["update"], ["other"]] if is_recorded else alone)

@@ -133,7 +133,10 @@ def test_marked_steps_idle_behind_each_reduce(case):
     ]
     assert gaps == [pytest.approx(186, abs=1)] * 20
     assert sum(gaps[5:10]) / 5_070 == pytest.approx(0.18, abs=0.005)
-    assert "18 % launched but not started" in case("04_custom_allreduce_start_skew").screen
+    assert (
+        "18 % of the time is unexplained: largest part 18 % stream gap before add"
+        in case("04_custom_allreduce_start_skew").screen
+    )
 
 
 # Garbage collection

@@ -116,7 +116,7 @@ class RunReplay:
     """The replay of one run: its recorded step, the step with all planned fixes, and how well it explains the run.
 
     `unit` names what is predicted: a step or a capture. `residual_ratio` is the share of the critical path that no dependency
-    explains, `unexplained_ratio` that of all time. `refusal` is the reason why nothing is predicted; `step_ns` is None then,
+    explains, `unexplained_ratio` that of all time; `unexplained_part` describes its largest part. `refusal` is the reason why nothing is predicted; `step_ns` is None then,
     and where no finding names a change.
     """
 
@@ -126,6 +126,7 @@ class RunReplay:
     step_ns: float | None
     residual_ratio: float
     unexplained_ratio: float
+    unexplained_part: str = ""
     refusal: str = ""
 
 

@@ -33,6 +33,7 @@ from tracekit.model.version import VERSION
 from tracekit.pipeline.summary import notes as appendix
 from tracekit.pipeline.summary import screen as overview
 from tracekit.pipeline.summary.coverage import (
+    describe_unexplained_time,
     describe_variation,
     find_window_mismatches,
     measure_unexplained_ratio,
@@ -98,6 +99,7 @@ def build_report_of_sections(
             *failed_questions.list_fault_cautions(measured),
             *(failed_questions.format_fault_caution(error.message, error.source) for error in errors),
             *overview.list_caveats(measured),
+            *describe_unexplained_time(replays),
             *of_steps_alone,
         ),
     )

@@ -13,6 +13,8 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
 from tracekit.model.stages import get_stage_name, parse_profiler_step
 from tracekit.model.tables.frame import from_rows
+from tracekit.model.text.kernel_labels import shorten_kernel_name
+from tracekit.model.units import format_quantity
 from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, STREAM_WAIT, SYNC_RETURN, TRANSFER, Ints, Mask
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, Ledger, name_owners
@@ -73,6 +75,22 @@ def sum_owners(job: JobGraph, spent_ns: Ints) -> dict[Owner, int]:
         owner = row["rank"], KIND_LABELS[row["kind"]], name
         owned[owner] = owned.get(owner, 0) + row["ns"]
     return _sort_owners(owned)
+
+
+def describe_largest_residual(job: JobGraph, ledger: Ledger) -> str:
+    """Describe the largest part of the time that nothing explains: `18 % stream gap before add, rank 0`; empty without any."""
+    unexplained = [np.minimum(owed_ns, job.settled.residual_ns) for owed_ns in ledger.owed_ns]
+    ranks: dict[tuple[str, str | None], dict[int | None, int]] = {}
+    for (rank, kind, name), ns in sum_owners(job, np.sum(unexplained, axis=0)).items() if unexplained else ():
+        ranks.setdefault((kind, name), {})[rank] = ns
+    window_ns = int(ledger.window_ns.sum())
+    if not ranks or not window_ns:
+        return ""
+    (kind, name), by_rank = max(ranks.items(), key=lambda item: sum(item[1].values()))
+    part = f"{format_quantity(sum(by_rank.values()) / window_ns, 'ratio')} {kind}"
+    if name:
+        part += f" {'before' if kind in ('stream gap', 'launch latency') else 'in'} {shorten_kernel_name(name)}"
+    return f"{part}, rank {next(iter(by_rank))}" if len(by_rank) == 1 and len(job.processes) > 1 else part
 
 
 def _sort_owners(owned: Mapping[Owner, int]) -> dict[Owner, int]:

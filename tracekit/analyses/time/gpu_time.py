@@ -240,7 +240,7 @@ def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[St
         if (
             row["op_count"] == 0
             or row["window_ns"] == 0
-            or row["busy_ratio"] >= limit["busy_ratio"]
+            or _measure_lasting_idle(measured, window) <= (1 - limit["busy_ratio"]) * int(row["window_ns"])
             or (share or 0.0) < limit["stage_ratio"]
             or window.key in chores
             or (window.origin == "file" and not _is_idle_by_host(measured, window))
@@ -248,6 +248,14 @@ def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[St
             continue
         idle_windows.append(window)
     return idle_windows
+
+
+def _measure_lasting_idle(measured: Measurements, window: StageWindow) -> int:
+    """Measure the idle time of a window without that of first calls, which later steps do not have."""
+    starting_ns = 0
+    if measured.has("idle"):
+        starting_ns = sum_judged_idle_by_cause(measured).get((*window.key, "host_start_up"), 0)
+    return int(window.gpu_time["idle_ns"]) - starting_ns
 
 
 def _is_idle_by_host(measured: Measurements, window: StageWindow) -> bool:
@@ -285,7 +293,8 @@ def _report_low_utilization(measured: Measurements, stages: list[StageWindow], t
     """Report R01: idle time of stages with one cause."""
     window = stages[0]
     window_ns, idle_ns = (sum(int(stage.gpu_time[name]) for stage in stages) for name in ("window_ns", "idle_ns"))
-    idle, ratio = window.per_step(idle_ns)
+    idle, _ = window.per_step(idle_ns)
+    lasting, ratio = window.per_step(sum(_measure_lasting_idle(measured, stage) for stage in stages))
     holder = _explain_idle_stages(measured, stages)
     named, _ = window.per_step(min(holder.named_ns, idle_ns))
     return Finding(
@@ -299,7 +308,7 @@ def _report_low_utilization(measured: Measurements, stages: list[StageWindow], t
             *((make_evidence_metric("named_ns", round(named), "with a known cause"),) if named else ()),
         ),
         tuple(stage.place for stage in stages),
-        round(idle),
+        round(lasting),
         ratio,
         is_catch_all=not named,
     )

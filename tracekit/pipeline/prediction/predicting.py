@@ -15,6 +15,7 @@ from tracekit.replay.ledger import close_ledger, measure_residual_ratio
 from tracekit.replay.plan import Fix, Plan, plan_fixes
 from tracekit.replay.steps import JobSteps
 from tracekit.replay.what_if import answer_what_if
+from tracekit.replay.what_if_tables import describe_largest_residual
 
 LATE_RULES = frozenset(("straggler", "rank-imbalance", "replica-imbalance", "step-variance", "drift"))
 """Rules that say which rank or step is longer; where another finding names the reason, that one comes first."""
@@ -89,8 +90,16 @@ def _select_run_findings(findings: Sequence[Finding], run: str | None, *, is_onl
 def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan:
     """Plan the fixes of the findings of a run."""
     answer = answer_what_if(graph.job, graph.steps)
-    unexplained = measure_residual_ratio(graph.job, close_ledger(graph.job, graph.steps))
-    replay = RunReplay(graph.run, answer.unit, answer.recorded.mean_ns, None, answer.residual_share, unexplained)
+    ledger = close_ledger(graph.job, graph.steps)
+    replay = RunReplay(
+        graph.run,
+        answer.unit,
+        answer.recorded.mean_ns,
+        None,
+        answer.residual_share,
+        measure_residual_ratio(graph.job, ledger),
+        describe_largest_residual(graph.job, ledger),
+    )
     if answer.refusal:
         return _RunPlan(replace(replay, refusal=answer.refusal), [], [])
     changing = [finding for finding in findings if finding.changes]

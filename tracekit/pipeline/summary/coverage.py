@@ -19,6 +19,9 @@ from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 
+MIN_UNEXPLAINED_RATIO = 0.03
+"""Unexplained time below this share of the step gets no sentence."""
+
 MIN_VARIATION_RATIO = 0.03
 """Variation of the steps below this share of them gets no sentence."""
 
@@ -48,6 +51,17 @@ def measure_unexplained_ratio(replays: Sequence[RunReplay]) -> tuple[Metric, ...
         return ()
     ratio = replays[0].unexplained_ratio
     return (Metric("unexplained_ratio", ratio, "ratio", "lower", label="unexplained"),)
+
+
+def describe_unexplained_time(replays: Sequence[RunReplay]) -> tuple[str, ...]:
+    """Describe the largest part of the time that no dependency explains, if there is much of it."""
+    sentences = []
+    for replay in replays:
+        if replay.unexplained_ratio > MIN_UNEXPLAINED_RATIO:
+            run = f" of {replay.run}" if len(replays) > 1 and replay.run else ""
+            share = format_quantity(replay.unexplained_ratio, "ratio")
+            sentences.append(f"{share} of the time{run} is unexplained: largest part {replay.unexplained_part}")
+    return tuple(sentences)
 
 
 def _evaluate_if_sound(measured: Measurements, part: Any) -> tuple[Any, ...]:

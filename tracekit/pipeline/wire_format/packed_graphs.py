@@ -19,8 +19,6 @@ from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
 from tracekit.pipeline.wire_format.column_coding import MOST_NS, ColumnReader, ColumnWriter, DamagedGraphError
 from tracekit.process.steps.windows import StageWindows
-from tracekit.replay.call_waits import CallWaits
-from tracekit.replay.device_ops import DeviceOps, find_previous_ops
 from tracekit.replay.edges import (
     ARRIVAL,
     CHANGED,
@@ -34,10 +32,12 @@ from tracekit.replay.edges import (
     Numbers,
     concatenate_edges,
 )
-from tracekit.replay.host_load import MOST_CORES, HostLoad
-from tracekit.replay.host_threads import CallPaths, classify_host_edges
-from tracekit.replay.kernel_work import KernelWork
 from tracekit.replay.process_graph import Meetings, ProcessGraph, StepBounds, build_process_graph
+from tracekit.replay.process_parts.call_waits import CallWaits
+from tracekit.replay.process_parts.device_ops import DeviceOps, find_previous_ops
+from tracekit.replay.process_parts.host_load import MOST_CORES, HostLoad
+from tracekit.replay.process_parts.host_threads import CallPaths, classify_host_edges
+from tracekit.replay.process_parts.kernel_work import KernelWork
 
 _COUNTS = (
     "host",
