@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from capture.cores import list_cores
 from capture.file_names import label, manifest_name, topology, written_whole
 from capture.plain import plain
 
@@ -158,6 +159,7 @@ class Manifest:
             "world_size": place.get("world_size"),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "cores": list_cores(),
             "tool": self.tool,
             "steps": self.steps,
             "stages": self.stages,

@@ -40,13 +40,13 @@ def test_nobody_is_late_where_nobody_is(fault):
 @pytest.mark.parametrize("fault", ["clean", "contention_clean"])
 def test_what_else_is_said_of_a_clean_run_is_true_by_its_own_clock(fault):
     """Steps of so small a run on shared cores do differ, and its weight sync does take long: both are said, and no more."""
-    said = {finding.rule: finding for finding in findings(fault) if finding.recoverable_ns}
+    said = {finding.rule: finding for finding in findings(fault) if finding.cost_ns}
     ranks = json.loads((RUNS / fault / "truth.json").read_text())["ranks"]
     walls = [max(step["step_ns"] for step in of_step) for of_step in zip(*ranks, strict=True)]
     variance = {metric.name: metric.value for metric in said["step-variance"].evidence}
     assert variance["max_over_median"] == pytest.approx(max(walls) / median(walls), rel=0.02)
     syncs = [step["update_weights"] for of_rank in ranks for step in of_rank]
-    assert 0 < said["weight-sync"].recoverable_ns <= mean(syncs)
+    assert 0 < said["weight-sync"].cost_ns <= mean(syncs)
     assert said.keys() <= {"step-variance", "weight-sync", "rank-imbalance"}
 
 
@@ -63,7 +63,7 @@ def test_a_rank_that_collects_garbage_is_named_first():
     assert "mostly in update_actor: no host activity is recorded" in first.claim
     # What the stage takes longer than in the clean run, by the clock of the run itself.
     longer_ns = mean_ns("gc", 0, "update_actor") - mean_ns("clean", 0, "update_actor")
-    assert first.recoverable_ns == pytest.approx(longer_ns, rel=0.15)
+    assert first.cost_ns == pytest.approx(longer_ns, rel=0.15)
 
 
 def test_the_loader_of_one_rank_is_named_with_the_rank():
@@ -71,9 +71,9 @@ def test_the_loader_of_one_rank_is_named_with_the_rank():
     first = findings("loader_one_rank")[0]
     assert first.rule == "data-loader-wait"
     assert "on rank 1" in first.claim
-    assert 110e6 < first.recoverable_ns < 160e6
+    assert 110e6 < first.cost_ns < 160e6
     assert [f.places[0].rank for f in late("loader_one_rank")] == [1]
-    assert sum(f.recoverable_ns for f in late("loader_one_rank")) < 20e6
+    assert sum(f.cost_ns for f in late("loader_one_rank")) < 20e6
 
 
 def test_one_pause_is_told_with_its_rank_step_and_length():
@@ -81,7 +81,7 @@ def test_one_pause_is_told_with_its_rank_step_and_length():
     (pause,) = late("one_pause")
     assert pause.claim.startswith("a pause of rank 3 keeps the others waiting: ")
     assert "in step 3, mostly in ref" in pause.claim
-    assert pause.recoverable_ns == pytest.approx(100e6, rel=0.05)
+    assert pause.cost_ns == pytest.approx(100e6, rel=0.05)
     assert mean_ns("one_pause", 3, "ref") == pytest.approx(100e6, rel=0.05)
 
 

@@ -80,8 +80,8 @@ def test_all_that_is_recoverable_is_less_than_the_step(name):
     start_up = [f for f in report.findings if f.rule == "start-up" and "the first" in f.claim]
     others = [f for f in report.findings if f not in start_up]
     for findings in (start_up, others):
-        assert sum(finding.recoverable_ratio or 0 for finding in findings) <= 1
-    assert any(finding.recoverable_ratio for finding in report.findings)
+        assert sum(finding.cost_ratio or 0 for finding in findings) <= 1
+    assert any(finding.cost_ratio for finding in report.findings)
 
 
 def test_the_time_below_a_function_is_the_idle_time_while_it_ran():

@@ -66,5 +66,5 @@ def answered(tmp_path_factory, files):
         if metric.unit == "ratio" and metric.value is not None:
             assert -1e-9 <= metric.value <= 1 + 1e-9
     for finding in report.findings:
-        assert finding.recoverable_ns is None or finding.recoverable_ns >= 0
+        assert finding.cost_ns is None or finding.cost_ns >= 0
         assert finding.claim

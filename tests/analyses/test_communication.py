@@ -218,7 +218,7 @@ def test_parts_add_up_on_any_ranks(tmp_path_factory, ranks, staged):
         assert (per_rank.integers("exposed_ns") <= per_rank.integers("comm_ns")).all()
         assert (per_rank.integers("comm_ns") <= per_rank.integers("window_ns")).all()
     for one in judged.findings:
-        assert one.recoverable_ns >= 0
+        assert one.cost_ns >= 0
 
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path):

@@ -18,7 +18,7 @@ def test_waiting_for_a_slower_rank_is_not_exposed_communication(tmp_path):
     assert rules(section(tmp_path / "a", late(rank1_at=90, whole=1000))) == []
     (found,) = section(tmp_path / "b", late(rank1_at=90, whole=400)).findings
     assert found.claim == "5.0 % of update_actor is exposed communication without waiting"
-    assert found.recoverable_ns == 20_000
+    assert found.cost_ns == 20_000
     told = evidence(found)
     assert (told["exposed_comm_ratio"], told["wait_ns"]) == (0.05, 25_000)
     assert told["size_bytes"] == 2**21
@@ -70,8 +70,8 @@ def test_the_rules_fire_with_the_numbers_worked_out_by_hand(tmp_path):
     for rule, expected in FIRES.items():
         (found,) = section(tmp_path / rule, expected.rows).findings
         assert (found.rule, found.claim, found.severity) == (rule, expected.claim, expected.severity)
-        assert found.recoverable_ns == expected.recoverable_ns
-        assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+        assert found.cost_ns == expected.cost_ns
+        assert found.cost_ratio == pytest.approx(expected.cost_ratio)
         assert evidence(found) == pytest.approx(expected.evidence)
 
 
@@ -98,7 +98,7 @@ def test_below_three_per_cent_of_the_step_it_is_information(tmp_path, whole, sev
     rows = [row for row in hardly_overlapped() if not row["name"].startswith("ProfilerStep")]
     rows += [step(1, 0, whole)]
     (found,) = section(tmp_path, rows).findings
-    assert (found.rule, found.severity, found.recoverable_ns) == ("no-comm-overlap", severity, 40_000)
+    assert (found.rule, found.severity, found.cost_ns) == ("no-comm-overlap", severity, 40_000)
 
 
 def test_a_stage_that_only_communicates_is_meant_to(tmp_path):
@@ -140,7 +140,7 @@ def test_what_small_ones_expose_is_not_told_twice(tmp_path):
         rows += nccl("allreduce", 1 + number, 910 + 5 * number, 5, 10 + number, 4)
     found = section(tmp_path, rows)
     (one,) = found.findings
-    assert (one.rule, one.recoverable_ns, one.severity) == ("small-collectives", 90_000, "medium")
+    assert (one.rule, one.cost_ns, one.severity) == ("small-collectives", 90_000, "medium")
     assert answers(found, "exposed-communication")[0][0] == "clear"
 
 
@@ -169,7 +169,7 @@ def test_without_a_gpu_nothing_is_said_of_hiding(tmp_path):
     """20 × 10 of 1000 where nobody waits."""
     found = section(tmp_path, {0: on_host(0), 1: on_host(1)})
     (one,) = found.findings
-    assert (one.rule, one.recoverable_ns, one.severity) == ("small-collectives", 200_000, "high")
+    assert (one.rule, one.cost_ns, one.severity) == ("small-collectives", 200_000, "high")
     assert one.places[0].stage == "update_actor"
     for rule in ("exposed-communication", "no-comm-overlap"):
         assert answers(found, rule) == [("not applicable", "no GPU activity was recorded")]
@@ -188,4 +188,4 @@ def test_one_long_wait_of_a_rank_alone_is_not_its_small_collectives(tmp_path):
         for number, dur in enumerate((each, each, each, 200)):
             rows += nccl("broadcast", 1 + number, 720 + 10 * number, dur, 10 + number, 4)
         small = [f for f in section(tmp_path / str(each), rows).findings if f.rule == "small-collectives"]
-        assert [f.recoverable_ns for f in small] == [4_000 * each] * fires
+        assert [f.cost_ns for f in small] == [4_000 * each] * fires

@@ -213,8 +213,8 @@ def test_what_pageable_copies_cost_is_that_of_the_steps_that_count(tmp_path, sta
     write(tmp_path / "rank0.json", rows)
     report = analyze_uncached(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
     (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
-    assert found.recoverable_ns == 10_000_000
-    assert found.recoverable_ratio == pytest.approx(0.1)
+    assert found.cost_ns == 10_000_000
+    assert found.cost_ratio == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def of_pageable(tmp_path, rows):
     return {
         finding.places[0].name.split()[0]: (
             finding.claim,
-            finding.recoverable_ns,
+            finding.cost_ns,
             {metric.name: metric.value for metric in finding.evidence},
         )
         for finding in found

@@ -70,11 +70,11 @@ def test_garbage_collection_of_a_share_of_the_step_is_a_finding(tmp_path):
     for dur, expected in ((1_000, ["garbage-collection"]), (100, [])):
         rows = [*ROWS, python("Python GC", 6_500, dur)]
         report = report_on(tmp_path / str(dur), rows)
-        found = [f for f in report.findings if f.recoverable_ns]
+        found = [f for f in report.findings if f.cost_ns]
         assert [f.rule for f in found] == expected
         for finding in found:
-            assert finding.recoverable_ns == 1_000 * US
-            assert finding.recoverable_ratio == pytest.approx(0.05)
+            assert finding.cost_ns == 1_000 * US
+            assert finding.cost_ratio == pytest.approx(0.05)
             assert finding.claim == ("the host spends 1.00 ms of 20.0 ms per step on garbage collection (1 collection)")
             assert [place.stage for place in finding.places] == ["update_actor"]
 

@@ -34,8 +34,8 @@ def test_steps_that_are_all_longer_than_all_before_are_told_with_the_step(tmp_pa
     """1,000 on average, then 1,080: 80 in half of the steps, of a mean step of 1,040."""
     ((found,), _) = judged(tmp_path, [990, 1010, 1000, 1080, 1090, 1070])
     assert found.claim == "steps are 8.0 % slower from step 4 on, mostly in update_actor"
-    assert (found.recoverable_ns, found.severity) == (40_000, "medium")
-    assert found.recoverable_ratio == pytest.approx(40 / 1040)
+    assert (found.cost_ns, found.severity) == (40_000, "medium")
+    assert found.cost_ratio == pytest.approx(40 / 1040)
     assert [(place.step, place.stage) for place in found.places] == [(4, "update_actor")]
     assert {m.name: m.value for m in found.evidence} == {
         "before_ns": 1_000_000, "after_ns": 1_080_000, "gain_ns": 40_000,

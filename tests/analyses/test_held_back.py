@@ -73,7 +73,7 @@ def test_the_claim_names_the_function_of_the_program_that_most_of_it_was_spent_i
     ]  # fmt: skip
     (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
     assert finding.claim == "GPUs wait 40.0 ms of 100 ms per step while the host is in prep, data.py:9"
-    assert finding.recoverable_ns == 40_000_000
+    assert finding.cost_ns == 40_000_000
     assert "garbage" not in finding.claim + finding.advice
 
 
@@ -186,7 +186,7 @@ def test_recorded_collection_is_named(tmp_path):
 @pytest.mark.parametrize("pauses", [(8 * MS,), (2 * MS,) * 4, (14_400,), (1_000,) * 8])
 def test_pauses_of_any_length_count_by_their_sum(tmp_path, pauses):
     (finding,) = found(asked(tmp_path, paused(*pauses)), "host-silence")
-    assert finding.recoverable_ns == sum(pauses) * 1_000
+    assert finding.cost_ns == sum(pauses) * 1_000
 
 
 def one_by_one(gap, count=40, length=20):
@@ -202,7 +202,7 @@ def one_by_one(gap, count=40, length=20):
 def test_gaps_up_to_a_millisecond_that_add_up_are_launches_one_by_one(tmp_path, gap):
     report = asked(tmp_path, one_by_one(gap))
     (finding,) = found(report, "launch-bound")
-    assert finding.recoverable_ns == gap * 39 * 1_000
+    assert finding.cost_ns == gap * 39 * 1_000
     assert not found(report, "host-silence")
     assert "most in aten::mul" in finding.claim
 
@@ -226,7 +226,7 @@ def test_stages_whose_launches_one_place_holds_up_are_one_finding(tmp_path):
         "forward and backward launch 40 kernels of 20.0 µs on average one by one, most in aten::mul"
     )
     # The gap before the first kernel of the step, and that at the edge of the stages, are of other rules.
-    assert finding.recoverable_ns == 2 * 19 * 200 * 1_000
+    assert finding.cost_ns == 2 * 19 * 200 * 1_000
     assert [place.stage for place in finding.places] == ["forward", "backward"]
 
 
@@ -235,14 +235,14 @@ def test_stages_whose_launches_other_places_hold_up_are_parts_of_one_finding(tmp
     (finding,) = found(asked(tmp_path, rows), "launch-bound")
     causes = [part.claim.rpartition(" ")[2] for part in finding.parts]
     assert sorted(causes) == ["aten::add", "aten::mul"]
-    assert finding.recoverable_ns == 2 * 19 * 200 * 1_000
+    assert finding.cost_ns == 2 * 19 * 200 * 1_000
 
 
 def test_no_length_of_a_pause_is_lost_between_the_rules(tmp_path):
     """With kernels of 9 ms they are no launches one by one; with those of 20 µs they are, and each gap is claimed once."""
     for gap in (100, 998, 1_000, 1_001):
         report = asked(tmp_path / str(gap), paused(*(gap,) * (10_000 // gap)))
-        claimed = sum(f.recoverable_ns for f in report.findings)
+        claimed = sum(f.cost_ns for f in report.findings)
         assert claimed == gap * (10_000 // gap) * 1_000
 
 
@@ -261,7 +261,7 @@ def test_first_calls_are_start_up_and_no_cause_of_idle_time(tmp_path):
         " other first calls 60.0 ms (cudaFree), module loading 10.0 ms (cudaLaunchKernel)"
     )
     assert finding.advice.startswith("record later: torch.profiler.schedule(wait=")
-    assert finding.recoverable_ns == 70 * MS * 1_000
+    assert finding.cost_ns == 70 * MS * 1_000
 
 
 def test_idle_time_of_a_busy_stage_has_a_reason(tmp_path):
@@ -329,6 +329,6 @@ def test_idle_time_above_three_percent_has_a_finding_or_a_reason(tmp_path_factor
     rows += [step(1, 0, at + 50), annotation("gen", 0, at + 50)]
     report = asked(tmp_path_factory.mktemp("idle"), rows)
     idle_ns = sum(idle for _, idle, _ in pieces) * 1_000
-    claimed = sum(f.recoverable_ns for f in report.findings)
+    claimed = sum(f.cost_ns for f in report.findings)
     if idle_ns - claimed >= 0.03 * (at + 50) * 1_000:
         assert reasons(report)

@@ -36,8 +36,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, name):
     expected = traces_host.FIRES[name]
     (found,) = on(tmp_path, expected.rows, name)
     assert (found.claim, found.severity) == (expected.claim, expected.severity)
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert evidence(found) == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places
@@ -169,7 +169,7 @@ def test_a_step_of_over_five_thousand_kernels_below_five_microseconds(tmp_path, 
     found = on(tmp_path, many_kernels(count, dur), "launch-bound")
     assert [f.claim for f in found] == ["the step launches 5,001 kernels of 4.00 µs on average one by one"] * fires  # fmt: skip
     # They were all launched in time: nothing would be given back.
-    assert [(f.recoverable_ns, f.severity) for f in found] == [(0, "info")] * fires
+    assert [(f.cost_ns, f.severity) for f in found] == [(0, "info")] * fires
 
 
 @pytest.mark.parametrize(("count", "dur", "fires"), [(5001, 4, True), (5000, 4, False), (5001, 5, False)])  # fmt: skip
@@ -180,7 +180,7 @@ def test_without_a_device_ops_are_counted(tmp_path, count, dur, fires):
     found = on(tmp_path, rows, "launch-bound")
     assert bool(found) == fires
     if fires:
-        assert found[0].recoverable_ns == 20_004_000
+        assert found[0].cost_ns == 20_004_000
         assert found[0].places[0].stage == "gen"
         assert "GPU" not in found[0].claim
 
@@ -190,7 +190,7 @@ def test_the_time_of_the_optimizers_calls_is_not_given_back_twice(tmp_path):
     rows += [op("aten::add", 10 * k, 4) for k in range(6000)]
     (found,) = on(tmp_path, rows, "launch-bound")
     # 1000 of the 6000 begin after 50,000 µs.
-    assert found.recoverable_ns == 4_000_000
+    assert found.cost_ns == 4_000_000
 
 
 def test_the_gaps_of_two_gpus_are_averaged(tmp_path):

@@ -30,7 +30,7 @@ def test_a_wait_behind_gpu_work_is_low(tmp_path):
     rows = waiting(20, 20, 20)
     rows += [row for k in range(3) for row in launched("k", 100 * k, 100 * k, 100, k + 1)]
     (found,) = on(tmp_path, rows, "data-loader-wait")
-    assert (found.severity, found.recoverable_ns) == ("low", 0)
+    assert (found.severity, found.cost_ns) == ("low", 0)
     assert found.caveats
 
 
@@ -41,7 +41,7 @@ def test_only_the_idle_part_of_a_wait_is_given_back(tmp_path):
         rows += launched("k", 100 * k, 100 * k, 8, 2 * k + 1)
         rows += launched("k", 100 * k, 100 * k + 6, 6, 2 * k + 2, device=1)
     (found,) = on(tmp_path, rows, "data-loader-wait")
-    assert (found.severity, found.recoverable_ns, found.recoverable_ratio) == ("medium", 8_000, 0.08)
+    assert (found.severity, found.cost_ns, found.cost_ratio) == ("medium", 8_000, 0.08)
     assert evidence(found)["wait_ns"] == 20_000
 
 
@@ -112,13 +112,13 @@ def test_a_capture_of_the_first_steps_alone_says_nothing(tmp_path):
 def test_a_step_whose_number_is_higher_is_steady_even_if_it_is_the_first_recorded(tmp_path):
     rows = [step(551, 0, 1000)] + [launch(10 * k, k, 3, name="cudaFree") for k in range(5)]
     (found,) = on(tmp_path, rows, "allocator-calls")
-    assert found.recoverable_ns == 15_000
+    assert found.cost_ns == 15_000
 
 
 def test_one_long_call_a_step_counts_by_its_time(tmp_path):
     """cudaFree of 88 µs in steps of 1,000 µs: 8.8 % of every step, far less often than five times; 29 µs: not."""
     (found,) = on(tmp_path, asking(50, 50, 1, 1, dur=88), "allocator-calls")
-    assert (found.recoverable_ns, found.recoverable_ratio) == (88_000, pytest.approx(0.088))
+    assert (found.cost_ns, found.cost_ratio) == (88_000, pytest.approx(0.088))
     assert found.claim == "steady steps call the driver for memory 1.0 times per step"
     assert on(tmp_path / "short", asking(50, 50, 1, 1, dur=29), "allocator-calls") == []
 
@@ -127,7 +127,7 @@ def test_one_long_call_a_step_counts_by_its_time(tmp_path):
 def test_a_graph_that_is_made_ready_is_no_compilation(tmp_path, call):
     rows = [step(3, 0, 1000), launch(10, 1, 30, name=call)]
     (found,) = on(tmp_path, rows)
-    assert (found.rule, found.recoverable_ns) == ("graph-capture", 30_000)
+    assert (found.rule, found.cost_ns) == ("graph-capture", 30_000)
 
 
 @pytest.mark.parametrize(("stage", "severity"), [("gen", "low"), ("update_actor", "high")])
@@ -136,7 +136,7 @@ def test_what_is_emptied_on_purpose_around_the_rollout_is_low(tmp_path, stage, s
     rows = [step(3, 0, 1000), annotation(stage, 0, 400), annotation("ref", 400, 400)]
     rows += [launch(40 * k, k, 30, name="cudaFree") for k in range(5)]
     (found,) = on(tmp_path, rows, "allocator-calls")
-    assert (found.severity, found.recoverable_ratio) == (severity, 0.15)
+    assert (found.severity, found.cost_ratio) == (severity, 0.15)
     assert any("on purpose" in text for text in found.caveats) == (severity == "low")
 
 
@@ -147,7 +147,7 @@ def test_what_is_emptied_on_purpose_around_the_rollout_is_low(tmp_path, stage, s
 def test_names_of_compilation(tmp_path, name):
     rows = [step(3, 0, 1000), op(name, 10, 30)]
     (found,) = on(tmp_path, rows, "recompilation")
-    assert found.recoverable_ns == 30_000
+    assert found.cost_ns == 30_000
 
 
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuLibraryLoadData", "hipModuleLoad"])
@@ -170,7 +170,7 @@ def test_compiling_threads_side_by_side_take_their_time_once(tmp_path):
     name = "async_compile.wait (dynamo_timed)"
     rows = [step(3, 0, 1000), op(name, 0, 60), op(name, 30, 60, tid=101), op(name, 40, 10, tid=102)]
     (found,) = on(tmp_path, rows, "recompilation")
-    assert found.recoverable_ns == 90_000
+    assert found.cost_ns == 90_000
 
 
 def test_names_beyond_the_cap_are_counted_together(tmp_path):
@@ -222,7 +222,7 @@ def updating_on_gpu(kernels, dur, every):
 def test_on_a_gpu_kernels_per_tensor_are_counted(tmp_path, kernels, fires):
     """32 kernels of 20 every 30 µs: 31 gaps of 10 from the first to the last; 4 a tensor pass over it 8 times instead of 7."""
     found = on(tmp_path, updating_on_gpu(kernels, 20, 30), "unfused-optimizer")
-    assert [f.recoverable_ns for f in found] == [(310 + 32 * 20 // 8) * 1000] * fires
+    assert [f.cost_ns for f in found] == [(310 + 32 * 20 // 8) * 1000] * fires
     assert [evidence(f)["per_tensor"] for f in found] == [4] * fires
 
 

@@ -106,7 +106,7 @@ def test_pauses_cost_what_the_gpus_wait_and_what_other_ranks_wait_for_them(monke
     for name, value in stand_ins.items():
         monkeypatch.setattr(idle, name, lambda *_, value=value: value)
     (found,) = idle._find_host_silence(None, load_default_thresholds())
-    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (80, 0.08, "medium")
+    assert (found.cost_ns, found.cost_ratio, found.severity) == (80, 0.08, "medium")
     claim = "GPUs wait 50.0 ns of 1.00 µs per step while nothing runs, and 30.0 ns for ranks with longer pauses"
     assert found.claim == claim
 

@@ -26,8 +26,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, name):
     expected = traces_idle.FIRES[name]
     (found,) = result(write_sources(tmp_path, expected.rows), None).report.findings
     assert (found.rule, found.claim, found.severity) == (name, expected.claim, expected.severity)
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert evidence(found) == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places
@@ -89,7 +89,7 @@ def test_the_claim_names_the_place_of_most_calls(tmp_path, around, place):
 def test_ranks_and_steps_do_not_add_up(tmp_path):
     """Two ranks with the same step: 60 µs per step each, not 120."""
     (found,) = findings(tmp_path, {0: synchronised(), 1: synchronised()}, "host-sync-stalls")
-    assert (found.recoverable_ns, evidence(found)["sync_count"]) == (60_000, 20)
+    assert (found.cost_ns, evidence(found)["sync_count"]) == (60_000, 20)
 
 
 def test_without_stages_the_step_is_judged(tmp_path):
@@ -133,7 +133,7 @@ def test_a_synchronised_stage_keeps_its_idle_time_to_itself(tmp_path):
     found = findings(tmp_path, rows)
     assert {f.rule for f in found} == {"host-sync-stalls"}
     (bound,) = found
-    assert bound.recoverable_ns == 80_000 + 60_000
+    assert bound.cost_ns == 80_000 + 60_000
 
 
 def test_where_few_calls_synchronise_the_edge_keeps_what_follows_one(tmp_path):
@@ -144,7 +144,7 @@ def test_where_few_calls_synchronise_the_edge_keeps_what_follows_one(tmp_path):
         *launched("gemm", 0, 0, 400, 1), *launched("gemm", 430, 430, 570, 2),
     ]  # fmt: skip
     (found,) = findings(tmp_path, rows)
-    assert (found.rule, found.recoverable_ns) == ("stage-edge-idle", 30_000)
+    assert (found.rule, found.cost_ns) == ("stage-edge-idle", 30_000)
 
 
 def test_edges_are_named_and_what_the_host_did_in_them(tmp_path):
@@ -197,7 +197,7 @@ def test_silence_at_the_head_of_a_stage_is_not_claimed_by_the_edge(tmp_path):
         *launched("gemm", 0, 0, 1_000_000, 1), *launched("gemm", 1_060_000, 1_060_000, 940_000, 2),
     ]  # fmt: skip
     (found,) = findings(tmp_path, rows)
-    assert (found.rule, found.recoverable_ns) == ("host-silence", 60_000_000)
+    assert (found.rule, found.cost_ns) == ("host-silence", 60_000_000)
 
 
 def test_a_stage_that_leaves_the_gpu_alone_may_be_silent(tmp_path):
@@ -249,7 +249,7 @@ def test_a_process_without_a_device_beside_one_with_it(tmp_path):
     """Rank 1 recorded no device: its stage is nobody's idle time."""
     driver = [step(1, 0, 2_000_000), annotation("adv", 0, 2_000_000), op("aten::add", 0, 10)]
     (found,) = findings(tmp_path, {0: silent(), 1: driver})
-    assert (found.rule, found.recoverable_ns) == ("host-silence", 20_000_000)
+    assert (found.rule, found.cost_ns) == ("host-silence", 20_000_000)
 
 
 def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_path):
@@ -264,7 +264,7 @@ def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_pa
     ]
     waited = next(metric.value for metric in found.evidence if metric.name == "waited_ns")
     assert waited == pytest.approx(8_000_000, rel=0.01)
-    assert found.recoverable_ns == pytest.approx(truth["all_faults_ns"], rel=0.02)
+    assert found.cost_ns == pytest.approx(truth["all_faults_ns"], rel=0.02)
     assert {place.stage for place in found.places} == {"update_actor", "old_log_prob"}  # where the gaps begin
 
 

@@ -159,7 +159,7 @@ def test_the_order_of_files_does_not_matter(tmp_path, prefixes):
     assert found.report.headline == expected.report.headline
     assert found.report.overview == expected.report.overview
     assert found.report.fingerprint == expected.report.fingerprint
-    claims = [[(f.rule, f.claim, f.recoverable_ns) for f in r.report.findings] for r in (found, expected)]
+    claims = [[(f.rule, f.claim, f.cost_ns) for f in r.report.findings] for r in (found, expected)]
     assert claims[0] == claims[1]
 
 

@@ -97,14 +97,14 @@ def test_a_pause_in_one_step_is_told_as_a_pause_of_its_length_and_no_more(tmp_pa
     assert found.claim == (
         "a pause of rank 1 keeps the others waiting: 9.81 ms, mostly in update_actor: no host activity is recorded for 9.81 ms per step in update_actor"
     )
-    assert found.recoverable_ns == 9_810_000
+    assert found.cost_ns == 9_810_000
     assert {m.name: m.value for m in found.evidence}["without_ns"] == 30_000_000 - 9_810_000
 
 
 def test_a_pause_in_one_of_two_steps_costs_half_of_it_per_step(tmp_path):
     (found,), _ = of_two(tmp_path, 2, pause=[0, 10_000])
     assert found.claim.startswith("a pause of rank 1 keeps the others waiting: 4.90 ms per step in step 2, ")  # fmt: skip
-    assert found.recoverable_ns == 4_905_000
+    assert found.cost_ns == 4_905_000
 
 
 def test_pauses_of_ranks_that_take_turns_name_none_of_them(tmp_path):
@@ -119,7 +119,7 @@ def test_of_a_pause_beside_more_work_only_the_pause_is_told(tmp_path):
     """Four kernels of 1,000 instead of 100 as well, which makes 3,600: the second ends at 2,010, nothing until 10,020."""
     (found,), _ = of_two(tmp_path, 1, pause=10_000, durations=dict.fromkeys(NAMES, 1_000))
     assert {m.name: m.value for m in found.evidence}["late_ns"] == 3_600_000 + 8_020_000
-    assert found.recoverable_ns == 8_010_000
+    assert found.cost_ns == 8_010_000
 
 
 def test_more_work_beside_a_pause_is_not_told_from_chance_in_one_step(tmp_path):

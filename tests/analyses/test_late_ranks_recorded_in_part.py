@@ -28,6 +28,6 @@ def test_they_are_named_for_what_they_cost(tmp_path, work, rule, within):
     figures = make(planned(*job), tmp_path, switch)
     report = analyze_uncached(tmp_path / "profile", Options(jobs=1, cache=False)).report
     (found,) = [finding for finding in report.findings if finding.rule == rule]
-    assert found.recoverable_ns == pytest.approx(figures["all_faults_ns"], rel=within)
+    assert found.cost_ns == pytest.approx(figures["all_faults_ns"], rel=within)
     if (rule, switch) == ("rank-imbalance", "missing_rank"):
         assert any("1 rank was not recorded" in caveat for caveat in found.caveats)

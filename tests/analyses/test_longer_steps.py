@@ -48,7 +48,7 @@ def test_a_step_with_more_work_is_longer_by_its_device_whatever_its_host_window_
     assert finding.claim.startswith("the longest step takes 3.00 times the median")
     assert finding.places[0].step == 5
     # 20 ms more in one of the nine, or of the eight that are left without warm-up step.
-    assert finding.recoverable_ns in (pytest.approx(20 * MS / 9, rel=0.01), pytest.approx(20 * MS / 8, rel=0.01))  # fmt: skip
+    assert finding.cost_ns in (pytest.approx(20 * MS / 9, rel=0.01), pytest.approx(20 * MS / 8, rel=0.01))  # fmt: skip
 
 
 def report_on(tmp_path, change, at, *, ranks=None, more=None, **settings):
@@ -67,10 +67,10 @@ def test_one_pause_of_the_host_is_a_silent_host_in_its_step_and_counts_once(tmp_
     first, *others = report.findings
     assert first.rule == "host-silence"
     assert first.claim.endswith(", nearly all in step 6")
-    assert first.recoverable_ns == pytest.approx(8 * MS, rel=0.01)
+    assert first.cost_ns == pytest.approx(8 * MS, rel=0.01)
     (variance,) = [finding for finding in others if finding.rule == "step-variance"]
     assert ": in step 6, no host activity is recorded for 40.0 ms more in update_actor" in variance.claim
-    assert (variance.recoverable_ns, variance.severity) == (0, "info")
+    assert (variance.cost_ns, variance.severity) == (0, "info")
     assert not [f for f in report.findings if f.rule == "drift"]
 
 
@@ -82,7 +82,7 @@ def test_compiling_that_leaves_no_mark_is_no_drift_though_it_is_in_the_last_step
     assert [finding.rule for finding in loud] == ["host-silence"]
     (drift,) = [finding for finding in report.findings if finding.rule == "drift"]
     assert "no host activity is recorded for 20" in drift.claim
-    assert drift.recoverable_ns == 0
+    assert drift.cost_ns == 0
 
 
 @pytest.mark.slow
@@ -98,4 +98,4 @@ def test_slower_clocks_from_some_step_on_stay_a_drift(tmp_path):
     first = report.findings[0]
     assert first.rule == "drift"
     assert "the same kernels take 1.0" in first.claim
-    assert first.recoverable_ns > 2 * MS
+    assert first.cost_ns > 2 * MS

@@ -21,8 +21,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand_and_no_other_rule_does(tmp
     assert found.rule == rule
     assert found.claim == expected.claim
     assert found.severity == expected.severity
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places

@@ -159,7 +159,7 @@ def test_without_an_aligned_product_beside_it_half_of_its_time_is_taken_for_lost
     rows = update(shaped("aten::mm", 0, 10, [[8, 64], [64, 25]]), *launched(TENSOR_KERNEL, 1, 0, 1000, 1))
     report = report_of(tmp_path, Document(rows, deviceProperties=A100))
     (found,) = found_by(report, "unaligned-gemm")
-    assert (found.recoverable_ns, found.recoverable_ratio) == (500_000, pytest.approx(0.5))
+    assert (found.cost_ns, found.cost_ratio) == (500_000, pytest.approx(0.5))
     assert found.places[0].name == "aten::mm 8×25×64 BFloat16"
     assert "assumed to be 2 times as fast" in found.caveats[0]
 
@@ -192,7 +192,7 @@ def test_without_shapes_the_name_of_a_kernel_tells(tmp_path):
     rows = update(op("aten::bmm", 0, 20), *launched(ALIGN1, 1, 0, 1000, 1))
     report = report_of(tmp_path, Document(rows, deviceProperties=A100))
     (found,) = found_by(report, "unaligned-gemm")
-    assert found.recoverable_ns == 500_000
+    assert found.cost_ns == 500_000
     assert found.places[0].name == ALIGN1
 
 
@@ -218,7 +218,7 @@ def test_convolutions_in_32_bits_count_beside_matrix_products(tmp_path):
     (found,) = found_by(report, "no-tensor-cores")
     expected = "convolutions (30 %) and matrix products without tensor cores"
     assert found.claim == f"40 % of the GPU work of update_actor is {expected}"
-    assert found.recoverable_ns == 350_000
+    assert found.cost_ns == 350_000
     values = {metric.name: metric.value for metric in found.evidence}
     assert (values["plain_ratio"], values["convolution_ratio"]) == (0.4, 0.3)
 
@@ -226,7 +226,7 @@ def test_convolutions_in_32_bits_count_beside_matrix_products(tmp_path):
 def test_two_ranks_are_means_not_sums(tmp_path):
     """Both ranks lose 25 µs of the same step of 1,000."""
     (found,) = found_by(report_of(tmp_path, {0: sized(50), 1: sized(50)}), "unaligned-gemm")
-    assert (found.recoverable_ns, found.recoverable_ratio) == (25_000, pytest.approx(0.025))
+    assert (found.cost_ns, found.cost_ratio) == (25_000, pytest.approx(0.025))
 
 
 # R27
@@ -239,7 +239,7 @@ def unfused(tmp_path, rows):
 def test_what_the_products_themselves_gain_is_told_beside_what_is_between_them(tmp_path):
     """30 of 1,000 between them; the softmax reads and writes the scores as the products do: 30 more."""
     (found,) = unfused(tmp_path, attention(30))
-    assert found.recoverable_ns == 60_000
+    assert found.cost_ns == 60_000
     assert found.caveats[0] == "30.0 µs of the saving is time of the two products, which also write and read the scores"  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def test_on_a_host_the_time_between_the_products_counts(tmp_path):
     report = report_of(tmp_path, rows)
     (found,) = found_by(report, "unfused-operators")
     assert found.claim == "30 % of update_actor is unfused attention, between its two products"  # fmt: skip
-    assert (found.recoverable_ns, found.recoverable_ratio) == (300_000, 0.3)
+    assert (found.cost_ns, found.cost_ratio) == (300_000, 0.3)
     assert "GPU" not in repr(asdict(section(report, "unfused")))
 
 
@@ -286,7 +286,7 @@ def test_a_loss_over_a_vocabulary_on_copies_is_reported_with_their_size(tmp_path
     """60 of 1,000; 8 · 32,000 · 4 bytes."""
     (found,) = unfused(tmp_path, loss(32_000))
     assert found.claim == "6.0 % of the GPU work of update_actor is log-softmax over the vocabulary on 32-bit copies"  # fmt: skip
-    assert (found.recoverable_ns, found.severity) == (60_000, "medium")
+    assert (found.cost_ns, found.severity) == (60_000, "medium")
     assert {m.name: m.value for m in found.evidence} == {
         "unfused_ratio": pytest.approx(0.06), "calls": 2, "copied_bytes": 1_024_000,
     }  # fmt: skip

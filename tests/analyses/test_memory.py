@@ -183,7 +183,7 @@ def test_each_rule_fires_alone_with_the_numbers_worked_out_by_hand(tmp_path, rul
     expected = FIRES[rule]
     (found,) = analyze(write_sources(tmp_path, expected.rows), None).report.findings
     assert (found.rule, found.claim, found.severity) == (rule, expected.claim, expected.severity)
-    assert found.recoverable_ns is None
+    assert found.cost_ns is None
     assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
     assert found.places
 

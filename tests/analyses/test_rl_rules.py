@@ -44,8 +44,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, rule):
     expected = traces_rl.FIRES[rule]
     (found,) = findings(tmp_path, expected.rows, rule)
     assert (found.claim, found.severity) == (expected.claim, expected.severity)
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places
@@ -103,7 +103,7 @@ def test_a_sync_of_little_time_counts_where_it_is_far_slower_than_its_transfers(
     assert bool(found) == fires
     if fires:
         assert "25 % of the fastest transfer" in found[0].claim
-        assert found[0].recoverable_ns == 1_000_000 - dur * 1000
+        assert found[0].cost_ns == 1_000_000 - dur * 1000
 
 
 def test_a_sync_that_only_the_driver_timed_is_judged_by_its_log(tmp_path):
@@ -112,7 +112,7 @@ def test_a_sync_that_only_the_driver_timed_is_judged_by_its_log(tmp_path):
     log_of(tmp_path, {n: {"step": 2.0 if n < 3 else 1.0, "update_weights": 0.2} for n in (1, 2, 3)})
     found = [f for f in result(tmp_path).report.findings if f.rule == "weight-sync"]
     assert [f.claim for f in found] == ["weight sync takes 10 % of the step, as the driver timed it"]
-    assert found[0].recoverable_ns == 200_000_000
+    assert found[0].cost_ns == 200_000_000
     assert found[0].severity == "high"
 
 
@@ -152,7 +152,7 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
     shares = {(r["stage"], r["direction"]): r["exposed"] for r in rows(report, "transfers", "host_copies")}
     assert shares[("gen", "HtoD")] == 30_000
     (finding,) = [f for f in report.findings if f.rule == "offload"]
-    assert finding.recoverable_ns == 20_000  # without the 30 of the pageable copy
+    assert finding.cost_ns == 20_000  # without the 30 of the pageable copy
     assert any("pageable" in text for text in finding.caveats)
 
 
@@ -179,7 +179,7 @@ def test_the_place_and_the_bytes_are_those_of_copies_that_are_not_pageable(tmp_p
         memcpy("Memcpy HtoD (Pinned -> Device)", 85, 40, MIB, 2), kernel("k", 151, 40, 3),
     ]  # fmt: skip
     (found,) = findings(tmp_path, rows_, "offload")
-    assert found.recoverable_ns == 40_000
+    assert found.cost_ns == 40_000
     assert found.places[0].stage == "ref"
     assert {m.name: m.value for m in found.evidence}["htod_bytes"] == MIB
 
@@ -247,7 +247,7 @@ def test_mini_batches_of_seven_and_one_vary(tmp_path):
     """Deviation 3√2 of mean 4."""
     (found,) = findings(tmp_path, batches_of(7_000, 1_000, kind="mini"), "ragged-micro-batches")
     assert found.claim.startswith("mini-batches of update_actor: vary by 106 %")
-    assert found.recoverable_ns == 0
+    assert found.cost_ns == 0
 
 
 @pytest.mark.parametrize(("longer", "fires"), [(1_430, True), (1_429, False)])

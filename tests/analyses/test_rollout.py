@@ -158,7 +158,7 @@ def test_fewer_requests_at_the_end_are_counted_as_a_tail_below_half_of_the_large
     """5120 and 192 tokens in 840, then 120 in 300: at the rate of the others these take 120 * 840 / 5312."""
     rows = engine([(0, 64, 10)] * 80 + [(0, 48, 10)] * 4 + [(0, 4, 10)] * 30)
     (finding,) = section(tmp_path, rows).findings
-    assert finding.recoverable_ns == round((300 - 120 * 840 / 5312) * 1000)
+    assert finding.cost_ns == round((300 - 120 * 840 / 5312) * 1000)
 
 
 def test_a_quarter_of_the_largest_batch_is_not_low(tmp_path):
@@ -198,7 +198,7 @@ def test_what_only_one_replica_could_save_is_limited_by_the_others(tmp_path):
         "agent_loop_rollout_replica_1/rank0.json": engine([(0, 64, 10)] * 95),
     }
     found = {f.rule: f for f in section(tmp_path, files).findings}
-    assert found["rollout-tail"].recoverable_ns == 50_000
+    assert found["rollout-tail"].cost_ns == 50_000
 
 
 def test_ranks_that_ran_the_same_batches_are_one_engine(tmp_path):
@@ -210,7 +210,7 @@ def test_ranks_that_ran_the_same_batches_are_one_engine(tmp_path):
     found = section(tmp_path, files)
     assert [row["engine"] for row in sheet(found, "rollout_engines")] == ["replica 0", "replica 1"]
     (finding,) = found.findings
-    assert finding.recoverable_ns == 150_000
+    assert finding.cost_ns == 150_000
 
 
 def test_data_parallel_ranks_of_one_replica_are_engines_of_their_own(tmp_path):
@@ -265,7 +265,7 @@ def test_engines_whose_clocks_cannot_be_compared_are_timed_from_their_own_start(
     result = analyze(tmp_path)
     found = next(s for s in result.report.sections if s.id == "rollout")
     (finding,) = found.findings
-    assert finding.recoverable_ns == 250_000
+    assert finding.cost_ns == 250_000
     assert any("timed from its own start" in caveat for caveat in finding.caveats)
     (row,) = sheet(found, "rollout_replicas")
     assert (row["first"], row["last"]) == (500_000, 1_000_000)
@@ -317,8 +317,8 @@ def test_each_rule_fires_alone_with_the_numbers_worked_out_by_hand(tmp_path, rul
     expected = FIRES[rule]
     (found,) = analyze(write_sources(tmp_path, expected.rows), None).report.findings
     assert (found.rule, found.claim, found.severity) == (rule, expected.claim, expected.severity)
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
     assert found.places
 
@@ -332,7 +332,7 @@ def test_a_near_miss_does_not_fire(tmp_path, rule):
 def test_a_later_start_of_all_changes_nothing(tmp_path, shift):
     files = {name: [row | {"ts": row["ts"] + shift} for row in rows] for name, rows in replicas(1000, 700).items()}
     found = section(tmp_path, files)
-    assert [f.recoverable_ns for f in found.findings] == [150_000]
+    assert [f.cost_ns for f in found.findings] == [150_000]
     ends = next(c for c in found.charts if c.id == "rollout-ends")
     assert ends.marks == ((0, 0, 1_000_000), (1, 0, 700_000), (1, 1, 300_000))
 

@@ -81,7 +81,7 @@ def test_a_tail_is_what_the_last_tenth_of_the_tokens_takes():
     assert evidence(found) == {
         "tail_ratio": 400 / 760, "low_batch_ratio": 400 / 760, "tail": 400, "peak_requests": 10,
     }  # fmt: skip
-    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (360, 0.1, "high")
+    assert (found.cost_ns, found.cost_ratio, found.severity) == (360, 0.1, "high")
     assert found.claim == "the last 10 % of the tokens take 53 % of generation"
     (place,) = found.places
     assert (place.name, place.rank, place.start_ns, place.end_ns) == ("rank 0", 0, 0, 760)
@@ -97,7 +97,7 @@ def test_only_the_longest_engine_of_a_step_decides_about_tails():
     steady = Generation((10, 10, 77), rank=1)
     assert "rollout-tail" not in rules(judged(Generation(*LONG_TAIL), steady))
     shorter = Generation((10, 10, 75), rank=1)
-    assert finding(judged(Generation(*LONG_TAIL), shorter), "rollout-tail").recoverable_ns == 760 - 750
+    assert finding(judged(Generation(*LONG_TAIL), shorter), "rollout-tail").cost_ns == 760 - 750
 
 
 def test_steps_are_averaged_and_the_tail_that_costs_most_is_named_first():
@@ -107,7 +107,7 @@ def test_steps_are_averaged_and_the_tail_that_costs_most_is_named_first():
     assert evidence(found)["tail_ratio"] == pytest.approx((0.1 + 400 / 760) / 2)
     assert evidence(found)["low_batch_ratio"] == pytest.approx(200 / 760)
     assert evidence(found)["tail"] == round((25 + 400) / 2)
-    assert found.recoverable_ns == 180
+    assert found.cost_ns == 180
     assert [place.step for place in found.places] == [2, 1]
 
 
@@ -197,7 +197,7 @@ def test_replicas_that_wait_for_the_last_one_are_told():
     found = finding(judged(*replicas(60, 100, 50), step_ns=300), "replica-imbalance")
     assert found.claim == "replicas are idle for 30 % of generation; the last one is replica 1"
     assert evidence(found) == {"bubble_ratio": 0.3, "behind_median": 40, "replicas": 3}
-    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (30, 0.1, "high")
+    assert (found.cost_ns, found.cost_ratio, found.severity) == (30, 0.1, "high")
     (place,) = found.places
     assert (place.name, place.rank) == ("replica 1", 1)
     assert found.caveats == ("ends are those of the last recorded work, on one clock",)
@@ -214,7 +214,7 @@ def test_replicas_are_averaged_over_steps_and_the_last_need_not_be_the_same():
     found = finding(section, "replica-imbalance")
     assert found.claim.endswith("the last one is not always the same (replica 0, replica 1)")
     assert evidence(found) == {"bubble_ratio": 0.15, "behind_median": 15, "replicas": 2}
-    assert found.recoverable_ns == 15
+    assert found.cost_ns == 15
     assert [(place.step, place.name) for place in found.places] == [(1, "replica 0"), (2, "replica 1")]
     assert "replica-imbalance" not in rules(judged(*replicas(100, 50, step=1), *replicas(91, 100, step=2, at=1000)))
 
@@ -280,7 +280,7 @@ def test_first_iterations_are_compared_with_later_ones_of_their_batch():
     found = finding(slow_first((8, 13, 3), (8, 10, 27), step_ns=90), "slow-first-iterations")
     assert found.claim == "the first 10 % of decode iterations take 1.30 times as long as later ones of equal batch"
     assert evidence(found) == {"first_over_later": 1.3, "first_pace": 13, "generations": 1}
-    assert (found.recoverable_ns, found.recoverable_ratio, found.severity) == (9, 0.1, "high")
+    assert (found.cost_ns, found.cost_ratio, found.severity) == (9, 0.1, "high")
     assert "slow-first-iterations" not in rules(slow_first((8, 129, 3), (8, 100, 27)))
 
 
@@ -308,7 +308,7 @@ def test_a_step_whose_first_iterations_are_not_compared_costs_nothing():
     """30 in the first step, nothing in the second: 15 per step."""
     compared = Generation((8, 20, 3), (8, 10, 27), step=1)
     found = finding(judged(compared, Generation((8, 10, 5), step=2, at=5000)), "slow-first-iterations")
-    assert (found.recoverable_ns, evidence(found)["generations"]) == (15, 1)
+    assert (found.cost_ns, evidence(found)["generations"]) == (15, 1)
 
 
 def test_of_engines_side_by_side_the_slowest_start_costs_and_steps_are_averaged():
@@ -318,7 +318,7 @@ def test_of_engines_side_by_side_the_slowest_start_costs_and_steps_are_averaged(
         for step, rank, first in ((1, 0, 20), (1, 1, 13), (2, 0, 14))
     ]
     found = finding(judged(*generations), "slow-first-iterations")
-    assert found.recoverable_ns == (30 + 12) / 2
+    assert found.cost_ns == (30 + 12) / 2
     assert evidence(found) == {"first_over_later": 1.4, "first_pace": 14, "generations": 3}
     assert [(place.step, place.name) for place in found.places] == [(1, "rank 0"), (2, "rank 0"), (1, "rank 1")]
 

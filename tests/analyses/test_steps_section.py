@@ -411,8 +411,8 @@ def test_steps_that_differ_are_reported_from_four_on(tmp_path):
     assert found.caveats == (f"steps vary by {100 * spread / 115:.0f} % (standard deviation over mean)",)
     evidence = {metric.name: metric.value for metric in found.evidence}
     assert evidence == {"max_over_median": pytest.approx(150 / 105), "variation": pytest.approx(spread / 115)}
-    assert (found.recoverable_ns, found.places[0].step) == (12_500, 4)
-    assert found.recoverable_ratio == pytest.approx(12.5 / 115)
+    assert (found.cost_ns, found.places[0].step) == (12_500, 4)
+    assert found.cost_ratio == pytest.approx(12.5 / 115)
     # Of 110, 100 and 150 the median is 110: 40 of three steps.
     found, verdicts = variance(tmp_path / "three", 110, 100, 150)
     assert (found, verdicts) == ([], [("insufficient data", "3 of at least 4 steps", 13_333)])

@@ -45,8 +45,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(tmp_path, rule):
     measured = measured_of(tmp_path, expected.rows)
     (found,) = findings(measured, rule)
     assert (found.claim, found.severity) == (expected.claim, expected.severity)
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert {m.name: m.value for m in found.evidence} == pytest.approx(expected.evidence)
     assert found.places
     (other,) = OWNER.keys() - {rule}
@@ -120,7 +120,7 @@ def test_equal_stragglers_are_named_together(tmp_path):
     """Four of 16 that come last at once: none of them alone is the last of any collective; the others wait 20 ten times."""
     (found,) = findings(measured_of(tmp_path, alike(4)), "straggler")
     assert found.claim.startswith("ranks 12–15 keep the others waiting: 200 µs per step, mostly in update_actor")  # fmt: skip
-    assert found.recoverable_ns == 200_000
+    assert found.cost_ns == 200_000
     evidence = {metric.name: (metric.value, metric.label) for metric in found.evidence}
     # The same four of 16 in three steps; sets of four have 1 in 2^4 of the certainty, all three steps three quarters.
     assert evidence["chance_ratio"][0] == pytest.approx(16 / math.comb(16, 4) ** 2 / 0.75)
@@ -142,7 +142,7 @@ def test_a_second_rank_that_is_less_late_is_named_beside_the_latest(tmp_path):
     assert [f.places[0].rank for f in found] == [5]
     rows = rank_group([[[50, 50, 50, 50, 50, 70]] * 10 + [[50, 50, 50, 50, 54, 50]] * 10] * 5)
     found = findings(measured_of(tmp_path / "apart", rows), "straggler")
-    assert [(f.places[0].rank, f.recoverable_ns) for f in found] == [(5, 200_000), (4, 40_000)]
+    assert [(f.places[0].rank, f.cost_ns) for f in found] == [(5, 200_000), (4, 40_000)]
 
 
 @pytest.mark.parametrize("kind", ["host", "device_name"])
@@ -211,7 +211,7 @@ def test_what_it_costs_is_told_of_the_group_that_waits_longest_for_it(tmp_path):
         tables[name] = frame.assign(group=pd.Categorical(np.where(number < 3, "few", "many")))
     parted = with_tables(measured, tables)
     (found,) = findings(parted, "straggler")
-    assert found.recoverable_ns == 140_000
+    assert found.cost_ns == 140_000
 
 
 def test_last_without_working_longer_is_no_straggler(tmp_path):
@@ -247,7 +247,7 @@ def test_a_rank_that_begins_late_outside_its_stages_is_named_without_a_stage(tmp
                 annotation("gloo:all_reduce", begin + 500, at + 620 - begin - 500, tid=RUNLOOP),
             ]  # fmt: skip
     (found,) = findings(measured_of(tmp_path, rows), "straggler")
-    assert found.recoverable_ns == 100_000
+    assert found.cost_ns == 100_000
     assert found.claim.startswith("rank 2 keeps the others waiting: 100 µs per step: ")
     assert "outside its stages" in found.claim
     assert found.places[0].stage is None
@@ -278,7 +278,7 @@ def test_without_collectives_the_longest_is_set_against_the_median(tmp_path):
         for rank in range(3)
     }  # fmt: skip
     (found,) = findings(measured_of(tmp_path, ranks), "rank-imbalance")
-    assert (found.recoverable_ns, found.places[0].stage) == (50_000, "gen")
+    assert (found.cost_ns, found.places[0].stage) == (50_000, "gen")
     assert section(measure_folder(tmp_path)).reason == "no collective was recorded"
 
 

@@ -42,7 +42,7 @@ def test_each_of_two_late_ranks_is_named_with_its_own_cause(tmp_path, other):
     assert by_rank.keys() == {frozenset({1}), frozenset({3})}
     assert CLOCK[2] in by_rank[frozenset({1})].claim
     assert pair[2] in by_rank[frozenset({3})].claim
-    total = sum(finding.recoverable_ns for finding in late)
+    total = sum(finding.cost_ns for finding in late)
     assert total == pytest.approx(figures["all_faults_ns"], rel=0.1)
 
 
@@ -51,7 +51,7 @@ def test_ranks_that_are_late_for_one_cause_stay_together(tmp_path):
     late, figures = report_and_truth(tmp_path, [(CLOCK, (1, 3))])
     (finding,) = late
     assert ranks_of(finding) == {1, 3}
-    assert finding.recoverable_ns == pytest.approx(figures["all_faults_ns"], rel=0.1)
+    assert finding.cost_ns == pytest.approx(figures["all_faults_ns"], rel=0.1)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_a_rank_with_fewer_steps_changes_no_finding(tmp_path, change, rank, miss
     assert [f.rule for f in loud(report)] == [f.rule for f in whole]
     for before, after in zip(whole, loud(report), strict=True):
         assert {place.rank for place in after.places} == {place.rank for place in before.places}
-        assert after.recoverable_ns == pytest.approx(before.recoverable_ns, rel=0.1)
+        assert after.cost_ns == pytest.approx(before.cost_ns, rel=0.1)
     assert "incomplete on some rank" in " ".join(report.identity)
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_ends_in_its_device_rows_changes_no_finding(tmp_path, change
     assert [f.rule for f in after] == [f.rule for f in whole]
     for before, now in zip(whole, after, strict=True):
         assert {place.rank for place in now.places} == {place.rank for place in before.places}
-        assert now.recoverable_ns == pytest.approx(before.recoverable_ns, rel=0.1)
+        assert now.cost_ns == pytest.approx(before.cost_ns, rel=0.1)
 
 
 def test_where_ranks_share_no_step_all_steps_count(tmp_path):
@@ -107,7 +107,7 @@ def said(documents, folder):
     """What is said of all but the clocks: rules, amounts, claims without the digits that rounding may change."""
     findings = loud(report_on(changed_jobs.write(documents, folder)))
     return [(f.rule, {place.rank for place in f.places}, re.sub(r"[\d.]+", "", f.claim)) for f in findings], [
-        f.recoverable_ns for f in findings
+        f.cost_ns for f in findings
     ]
 
 

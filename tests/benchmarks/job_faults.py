@@ -64,7 +64,8 @@ def facts(finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "severity": finding.severity,
-        "ns": finding.recoverable_ns,
+        "ns": None if finding.saving is None else finding.saving.alone_ns,
+        "after": None if finding.saving is None else finding.saving.after_ns,
         "claim": finding.claim,
         "words": words(finding),
     }

@@ -28,7 +28,7 @@ def score(kind: str, truth: Facts, findings: list[Facts]) -> Facts:
     costs = truth.get("costs") or {kind: truth["all_faults_ns"]}
     parts = [_part(name, cost, truth, loud) for name, cost in costs.items()]
     most = max(costs.values())
-    claimed, cost = sum(each["ns"] or 0 for each in loud), truth["all_faults_ns"]
+    claimed, cost = sum(each["after"] or 0 for each in loud), truth["all_faults_ns"]
     return {
         "named": all(part["named"] for part in parts),
         "by_rule": all(part["by_rule"] for part in parts),

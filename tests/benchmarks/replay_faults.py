@@ -28,9 +28,9 @@ from jobsim.truth import make
 from replay.simulations import measure_errors
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import make_fix, replay_run
+from tracekit.pipeline.prediction.predicting import plan_findings
+from tracekit.pipeline.replaying import replay_run
 from tracekit.pipeline.run import judge
-from tracekit.replay.plan import plan_fixes
 
 TABLE = Path(__file__).with_suffix(".txt")
 LEAST_COST = 0.01
@@ -58,7 +58,7 @@ def predict_saving(kind: str, seed: int, folder: Path) -> tuple[float, float | N
     step, cost = truth["step_ns"], truth["all_faults_ns"]
     if not named:
         return cost / step, None, "no finding names a change"
-    plan = plan_fixes(run.job, run.steps, list(map(make_fix, named)))
+    plan, _ = plan_findings(run.job, run.steps, named)
     if not plan.fixes:
         return cost / step, None, "no change matches"
     saved = plan.recorded_ns - plan.fixes[-1].step_ns

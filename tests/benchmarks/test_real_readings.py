@@ -57,7 +57,7 @@ def said_of(headline, *tables, screen=SCREEN, findings=(), recordings=(), overvi
     return Said(report, screen)
 
 
-FINDING = {"rule": "drift", "claim": "longer", "recoverable_ns": 5, "severity": "low"}
+FINDING = {"rule": "drift", "claim": "longer", "cost_ns": 5, "severity": "low"}
 GPU_KIND = {"kind": "gpu", "command": ""}
 ANY_TABLE = a_table("overview", ["name"], ["sgemm"])
 

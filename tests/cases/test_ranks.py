@@ -14,7 +14,7 @@ def test_a_silent_host_is_named_first_without_stages(case):
     assert not [remark for remark in found.report.remarks if remark.severity == "error"]
     first = found.report.findings[0]
     assert first.rule == "host-silence"
-    assert first.recoverable_ns == pytest.approx(5.44 * MS, rel=0.01)
+    assert first.cost_ns == pytest.approx(5.44 * MS, rel=0.01)
     assert "GPUs wait 5.07 ms" in first.claim
     assert "read-only" not in found.screen
     assert "host-silence" in found.screen

@@ -50,14 +50,14 @@ def test_a_first_launch_that_loads_code_is_start_up(case):
     assert numbers["compute_ratio"] == pytest.approx(busy / (end - begin), abs=1e-4)
     assert numbers["compute_ratio"] == pytest.approx(0.016, abs=0.001)
     first = found.report.findings[0]
-    assert (first.rule, first.recoverable_ns) == ("start-up", 300_004_000)
+    assert (first.rule, first.cost_ns) == ("start-up", 300_004_000)
     assert (
         first.claim
         == "the first 300 ms of 305 ms are start-up; first calls take 300 ms: module loading 300 ms (cudaLaunchKernel)"
     )
     assert first.advice.startswith("record later: torch.profiler.schedule(wait=")
     # Nothing else counts it.
-    assert all(other.recoverable_ns < 5_100_000 for other in found.report.findings[1:])
+    assert all(other.cost_ns < 5_100_000 for other in found.report.findings[1:])
 
 
 def test_the_first_screen_says_how_long_start_up_is(case):
@@ -107,7 +107,7 @@ def test_a_collective_that_waits_for_a_recording_is_start_skew(case, name):
         "one call of cross_device_reduce_2stage takes 8,000 ms on ranks 0–2, the others 14.0 µs:"
         " start skew of rank 3, not communication"
     )
-    assert skew.recoverable_ns is None
+    assert skew.cost_ns is None
     assert [place.rank for place in skew.places] == [3]
     assert not of_rule(found.report, "exposed-communication")
     assert headline(found.report)["exposed_comm_ratio"] < 0.02
@@ -147,7 +147,7 @@ def test_garbage_collection_is_named_of_a_host_alone(case):
     first = found.report.findings[0]
     assert first.rule == "garbage-collection"
     assert first.claim == "the host spends 1,757 ms of 2,214 ms per step on garbage collection (858 collections)"
-    assert first.recoverable_ns == pytest.approx(sum(r["dur"] for r in rows) * 1_000, rel=0.001)
+    assert first.cost_ns == pytest.approx(sum(r["dur"] for r in rows) * 1_000, rel=0.001)
 
 
 # Near misses
@@ -172,7 +172,7 @@ def test_a_capture_of_nothing_but_start_up_says_so():
     path = real_profile("data/nsys/GindaChen_nsys-ai/mock.sqlite")
     first = tracekit.analyze(path).findings[0]
     assert first.rule == "start-up"
-    assert first.recoverable_ns == pytest.approx(233e6, rel=0.01)
+    assert first.cost_ns == pytest.approx(233e6, rel=0.01)
     assert "start of the program 194 ms (no calls), module loading 35.2 ms" in first.claim
     assert first.advice.startswith("record later: nsys profile --capture-range")
 
@@ -182,7 +182,7 @@ def test_a_first_op_that_waits_for_the_context_is_start_up():
     """2,187 of 3,154 µs in the first `aten::empty`, without a call below it; its launch follows after 3 µs."""
     path = real_profile("more/chrome/hta/critical_path/cuda_event_sync")
     first = tracekit.analyze(path).findings[0]
-    assert (first.rule, first.recoverable_ns) == ("start-up", 2_187_000)
+    assert (first.rule, first.cost_ns) == ("start-up", 2_187_000)
     assert "first allocations 2.19 ms (aten::empty)" in first.claim
     assert first.advice.startswith("record later: torch.profiler.schedule")
 

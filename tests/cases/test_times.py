@@ -35,8 +35,8 @@ def test_a_host_bound_step_with_late_ends_reads_like_its_clean_twin(case):
     assert headline(sick) == pytest.approx(headline(clean), abs=1e-3)
     assert headline(sick)["compute_ratio"] == pytest.approx(0.16, abs=0.005)
     assert rules(sick) == rules(clean) == ["launch-bound"]
-    savings = [finding.recoverable_ns for finding in clean.findings]
-    assert [f.recoverable_ns for f in sick.findings] == pytest.approx(savings, rel=0.01)
+    savings = [finding.cost_ns for finding in clean.findings]
+    assert [f.cost_ns for f in sick.findings] == pytest.approx(savings, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["01_rocm_overflow_dur", "03_kernels_1e14ns_early"])

@@ -101,7 +101,7 @@ def test_analyze_leaves_a_page_a_summary_and_json(runner):
     action = runner(path=f"{EXAMPLES}/simulated_gpu/outputs/profile\n")
     assert action.run() == 0, action.log
     assert "<html" in Path(action.output("report")).read_text()
-    assert json.loads(Path(action.output("json")).read_text())["schema"] == "tracekit.report/1"
+    assert json.loads(Path(action.output("json")).read_text())["schema"] == "tracekit.report/2"
     assert "step 63.7 ms" in (action.folder / "summary.md").read_text()
     assert action.output("status") == "0"
 

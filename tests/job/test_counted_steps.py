@@ -122,7 +122,7 @@ def test_what_is_summed_over_a_whole_recording_is_divided_by_all_its_steps(tmp_p
     result = analysis(tmp_path, rows)
     (found,) = [f for s in result.report.sections for f in s.findings if f.rule == "pageable-copies"]
     values = {metric.name: metric.value for metric in found.evidence}
-    assert (values["pageable_bytes"], found.recoverable_ns) == (4 << 20, 0)
+    assert (values["pageable_bytes"], found.cost_ns) == (4 << 20, 0)
 
 
 def test_the_table_of_steps_shows_every_step_with_its_reason(tmp_path):

@@ -49,10 +49,10 @@ def test_a_host_that_logs_after_every_step_is_silent_outside_any_stage(tmp_path)
     """4 steps, the first does not count. 10 ms in steps 2 and 3; the 10 behind the last kernel count as the others do."""
     result = report_of(tmp_path, logging_steps(4, 10 * MS))
     (found,) = silence(result.report)
-    assert found.recoverable_ns == pytest.approx(10_000_000, abs=10_000)
+    assert found.cost_ns == pytest.approx(10_000_000, abs=10_000)
     assert "outside any stage" in found.claim
     assert {place.stage for place in found.places} == {None}
-    assert {m.name: m.value for m in found.evidence}["outside_ns"] == found.recoverable_ns
+    assert {m.name: m.value for m in found.evidence}["outside_ns"] == found.cost_ns
 
 
 def test_behind_the_last_kernel_no_more_counts_than_in_the_other_steps(tmp_path):
@@ -93,7 +93,7 @@ def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):
         rows += launched("gemm", at + 46 * MS + 4, at + 46 * MS + 5, 44 * MS - 6, 10 * number + 1)
         rows.append(annotation("mini_batch log", at + 90 * MS, 10 * MS - 1))
     (found,) = silence(report_of(tmp_path, rows).report)
-    assert found.recoverable_ns == pytest.approx(16_000_000, abs=50_000)
+    assert found.cost_ns == pytest.approx(16_000_000, abs=50_000)
     assert "the host is in mini_batch log" in found.claim
     assert "outside any stage" in found.claim
 

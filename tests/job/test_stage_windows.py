@@ -84,7 +84,7 @@ def test_each_gpu_is_idle_for_780_of_the_steps_that_it_recorded(tmp_path):
     write(tmp_path / "rank1.json", idle_for_780((1,)))
     found = finding(report_of(tmp_path), "low-gpu-utilization")
     assert evidence(found)["idle_ns"] == 780_000
-    assert (found.recoverable_ns, found.recoverable_ratio) == (780_000, 0.78)
+    assert (found.cost_ns, found.cost_ratio) == (780_000, 0.78)
 
 
 def test_a_share_of_the_step_is_one_of_the_steps_that_the_time_is_from(tmp_path):
@@ -100,8 +100,8 @@ def test_a_share_of_the_step_is_one_of_the_steps_that_the_time_is_from(tmp_path)
     report = pipeline.analyze_uncached([tmp_path]).report
     # The pauses of 7.8 ms are told by their own rule; each nanosecond counts once.
     found = [finding(report, rule) for rule in ("low-gpu-utilization", "host-silence")]
-    assert sum(one.recoverable_ns for one in found) == 3_588_000
-    assert sum(one.recoverable_ratio for one in found) == pytest.approx(0.78)
+    assert sum(one.cost_ns for one in found) == 3_588_000
+    assert sum(one.cost_ratio for one in found) == pytest.approx(0.78)
 
 
 def test_a_gpu_counts_only_in_the_steps_of_files_that_tell_of_it(tmp_path):
@@ -112,7 +112,7 @@ def test_a_gpu_counts_only_in_the_steps_of_files_that_tell_of_it(tmp_path):
     result = pipeline.analyze_uncached([tmp_path / "a"], pipeline.Options(questions=("gpu-time",)))
     (steps,) = count_gpu_steps(result.measurements).values()
     assert steps == ExistingSteps(3, 1_000_000)
-    assert finding(result.report, "low-gpu-utilization").recoverable_ns == 780_000
+    assert finding(result.report, "low-gpu-utilization").cost_ns == 780_000
 
 
 ONE_STEP = sorted(
@@ -120,7 +120,7 @@ ONE_STEP = sorted(
     for name, firing in FIRES.items()
     if not isinstance(firing.rows, Mapping)
     and [row["name"] for row in firing.rows if row["name"].startswith("ProfilerStep")] == ["ProfilerStep#1"]
-    and firing.recoverable_ns is not None
+    and firing.cost_ns is not None
 )
 """Rules with a trace of one step that tell what a step would give back."""
 
@@ -140,8 +140,8 @@ def test_a_rule_says_of_unevenly_many_equal_steps_what_it_says_of_one(tmp_path, 
     for rank, times in ((0, 3), (1, 1)):
         write(tmp_path / f"rank{rank}.json", repeated(firing.rows, times), **meta)
     found = finding(report_of(tmp_path, name), name)
-    assert found.recoverable_ns == firing.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(firing.recoverable_ratio)
+    assert found.cost_ns == firing.cost_ns
+    assert found.cost_ratio == pytest.approx(firing.cost_ratio)
     numbers = evidence(found)
     expected = {key: value for key, value in firing.evidence.items() if key not in SUMS}
     assert {key: numbers[key] for key in expected} == pytest.approx(expected)
@@ -213,7 +213,7 @@ def test_what_a_finding_says_of_a_step_its_table_says_too(tmp_path_factory, name
     names = [heading.name for heading in shown.headings]
     expected = numbers([dict(zip(names, row, strict=True)) for row in shown.rows])
     assert {key: evidence(told)[key] for key in expected} == pytest.approx(expected, abs=1)
-    assert told.recoverable_ratio <= 1
+    assert told.cost_ratio <= 1
 
 
 def at_any_share(name):

@@ -47,7 +47,7 @@ def test_several_runs_are_told_apart():
 
 
 def test_the_summary_has_the_headline_and_what_each_rule_would_give_back():
-    findings = tuple(Finding("idle", "high", "c", "a", recoverable_ns=ns) for ns in (10**9, 10**9))
+    findings = tuple(Finding("idle", "high", "c", "a", cost_ns=ns) for ns in (10**9, 10**9))
     headline = (Metric("step", 3 * 10**9, "ns"), Metric("unknown", None, "ns"))
     section = tracekit.analyze(EXAMPLE).sections[0]
     report = of(headline=headline, sections=(type(section)("s", "s", findings=findings),))

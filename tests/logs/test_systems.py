@@ -74,4 +74,4 @@ if tools.HERE["logs"]():
 
         client = MlflowClient(tracking_uri=uri)
         path = client.download_artifacts(run_id, "tracekit/report.json", str(tmp_path))
-        assert json.loads(Path(path).read_text())["schema"] == "tracekit.report/1"
+        assert json.loads(Path(path).read_text())["schema"] == "tracekit.report/2"

@@ -32,8 +32,8 @@ def test_the_stages_of_a_rule_are_one_finding_whose_amounts_add_up():
     small = [found("exposed-communication", 9, "gen"), found("exposed-communication", 8, "ref")]
     large = found("exposed-communication", 16, "update_actor", caveats=("a bound",))
     (one,) = merged(small[0], large, small[1])
-    assert (one.recoverable_ns, one.severity) == (33, "medium")
-    assert one.recoverable_ratio == pytest.approx(0.033)
+    assert (one.cost_ns, one.severity) == (33, "medium")
+    assert one.cost_ratio == pytest.approx(0.033)
     assert one.claim == ("exposed-communication in update_actor; 17 ns more in 2 other stages: gen 9 ns, ref 8 ns")
     assert [place.stage for place in one.places] == ["update_actor", "gen", "ref"]
     assert one.parts == (large, *small)
@@ -44,11 +44,11 @@ def test_a_part_too_small_to_report_is_listed_and_not_counted():
     """40 of 1,000 beside 20, which count, and 9 and 8: below 1 % of the step and below half of 40."""
     parts = [found("exposed-communication", ns, f"stage{ns}") for ns in (9, 40, 8, 20)]
     (one,) = merged(*parts)
-    assert (one.recoverable_ns, one.severity) == (60, "medium")
+    assert (one.cost_ns, one.severity) == (60, "medium")
     assert one.claim == (
         "exposed-communication in stage40; 20 ns more in stage20; below the threshold in 2 more stages"
     )
-    assert [part.recoverable_ns for part in one.parts] == [40, 20, 9, 8]
+    assert [part.cost_ns for part in one.parts] == [40, 20, 9, 8]
 
 
 @pytest.mark.parametrize("other", [
@@ -96,11 +96,11 @@ def test_merging_loses_no_part_and_claims_no_more_than_the_parts(parts):
     findings = [found(rule, ns, stage, run=run) for rule, ns, stage, run in parts]
     after = merged(*findings)
     for rule in ("launch-bound", "straggler", "offload"):
-        before = [f.recoverable_ns or 0 for f in findings if f.rule == rule]
+        before = [f.cost_ns or 0 for f in findings if f.rule == rule]
         of_rule = [f for f in after if f.rule == rule]
-        inside = [p.recoverable_ns or 0 for f in of_rule for p in f.parts or (f,)]
+        inside = [p.cost_ns or 0 for f in of_rule for p in f.parts or (f,)]
         assert sorted(inside) == sorted(before)
-        assert sum(f.recoverable_ns or 0 for f in of_rule) <= sum(before)
+        assert sum(f.cost_ns or 0 for f in of_rule) <= sum(before)
 
 
 def order(*findings):

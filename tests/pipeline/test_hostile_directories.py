@@ -135,10 +135,10 @@ def beyond(report):
         if metric.unit == "ratio" and not 0 <= (metric.value or 0) <= 1 + SLACK:
             yield "headline", metric.name, metric.value
     for finding in report.findings:
-        if not 0 <= (finding.recoverable_ratio or 0) <= 1 + SLACK:
-            yield "finding", finding.rule, finding.recoverable_ratio
-        if not 0 <= (finding.recoverable_ns or 0) <= max(steps_ns, default=0) + 1:
-            yield "finding", finding.rule, finding.recoverable_ns, steps_ns
+        if not 0 <= (finding.cost_ratio or 0) <= 1 + SLACK:
+            yield "finding", finding.rule, finding.cost_ratio
+        if not 0 <= (finding.cost_ns or 0) <= max(steps_ns, default=0) + 1:
+            yield "finding", finding.rule, finding.cost_ns, steps_ns
 
 
 def check(folder, seed):

@@ -14,9 +14,9 @@ def claims(report, run=None):
     found = []
     for finding in report.findings:
         runs = {place.run for place in finding.places}
-        if finding.recoverable_ratio is not None and (run is None or run in runs):
+        if finding.cost_ratio is not None and (run is None or run in runs):
             assert run is None or runs <= {run, None}, finding
-            found.append((finding.rule, round(finding.recoverable_ratio, 9)))
+            found.append((finding.rule, round(finding.cost_ratio, 9)))
     return sorted(found)
 
 

@@ -8,8 +8,8 @@ from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
 from tracekit.model.report import Finding, Report, Section, Verdict
-from tracekit.pipeline.claims import drop_duplicate_estimates
 from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.pipeline.summary.unproven import drop_repeated_estimates
 from tracekit.render import phrases, render
 from tracekit.render.json import read_report_json, write_report_json
 
@@ -50,7 +50,7 @@ def report(*verdicts, findings=()):
 
 
 def finding(ns, rule="launch-bound"):
-    return Finding(rule, "low", "claim", "", recoverable_ns=ns, recoverable_ratio=ns / 1000)
+    return Finding(rule, "low", "claim", "", cost_ns=ns, cost_ratio=ns / 1000)
 
 
 def test_the_most_expensive_comes_first_and_three_are_shown():
@@ -63,7 +63,7 @@ def test_the_most_expensive_comes_first_and_three_are_shown():
     ("price", "others", "shown"), [(10, [], 1), (9, [], 0), (9, [8], 1), (9, [9], 0), (9, [200, 8], 1), (9, [None], 0)]
 )
 def test_it_is_worth_a_line_from_1_percent_of_the_step_or_more_than_the_last_finding(price, others, shown):
-    findings = tuple(finding(ns) if ns else replace(finding(1), recoverable_ns=None) for ns in others)
+    findings = tuple(finding(ns) if ns else replace(finding(1), cost_ns=None) for ns in others)
     of = report(abstention(price=price, ratio=price / 1000), findings=findings)
     assert len(phrases.list_unproven_claims(of, findings)) == shown
 
@@ -86,14 +86,14 @@ def test_idle_time_without_host_activity_says_its_amount_once_and_no_run(tmp_pat
     assert text == ("no host activity while GPUs wait (50.0 ms of 50.0 ms); a range around each stage would prove it")
 
 
-def test_a_symptom_of_a_cause_with_a_price_or_a_finding_has_none():
+def test_of_one_subject_only_the_largest_has_an_estimate_and_none_beside_a_finding():
     late, uneven = abstention(), abstention("rank-imbalance")
-    (section,) = drop_duplicate_estimates([Section("s", "", verdicts=(late, uneven))])
+    (section,) = drop_repeated_estimates([Section("s", "", verdicts=(late, uneven))])
     assert [v.claim for v in section.verdicts] == ["rank 1 is late", ""]
-    (section,) = drop_duplicate_estimates([Section("s", "", verdicts=(uneven,))])
+    (section,) = drop_repeated_estimates([Section("s", "", verdicts=(uneven,))])
     assert section.verdicts[0].claim
     named = Section("s", "", findings=(finding(5, "straggler"),), verdicts=(late, uneven))
-    assert [v.claim for v in drop_duplicate_estimates([named])[0].verdicts] == ["", ""]
+    assert [v.claim for v in drop_repeated_estimates([named])[0].verdicts] == ["", ""]
 
 
 HOSTILE = "rank 1 <script>alert(1)</script> ::error::x"

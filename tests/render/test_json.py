@@ -77,12 +77,12 @@ def test_a_field_of_an_earlier_version_may_be_missing(sample):
 
 
 def test_a_whole_number_is_taken_for_a_float():
-    found = Finding("r", "low", "c", "a", recoverable_ratio=1.0)
+    found = Finding("r", "low", "c", "a", cost_ratio=1.0)
     report = Report("t", "0", sections=(Section("s", "S", findings=(found,)),))
     assert read_report_json(write_report_json(report).replace("1.0", "1")) == report
 
 
-HEAD = '{"schema": "tracekit.report/1", "title": "t", "tool_version": "0"'
+HEAD = '{"schema": "tracekit.report/2", "title": "t", "tool_version": "0"'
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ HEAD = '{"schema": "tracekit.report/1", "title": "t", "tool_version": "0"'
         ("", "not a report"),
         ("[]", "no schema"),
         ("{}", "no schema"),
-        ('{"schema": "tracekit.report/2"}', "tracekit.report/2"),
+        ('{"schema": "tracekit.report/3"}', "tracekit.report/3"),
         ('{"schema": 1}', "schema 1"),
         ('{"schema": {"\\u001b": "\\u001b[2J"}}', "schema"),
-        ('{"schema": "tracekit.report/1"}', r"title is missing"),
+        ('{"schema": "tracekit.report/2"}', r"title is missing"),
         (HEAD.replace('"t"', "7") + "}", r"title is int, not str"),
         (HEAD + ', "unseen": "abc"}', r"unseen is 'abc', not a list"),
         (HEAD + ', "unseen": [null]}', r"unseen\[0\] is NoneType, not str"),

@@ -120,7 +120,7 @@ def test_an_analysis_that_found_nothing_says_so():
 
 
 def test_the_amount_stands_near_its_claim_on_a_very_wide_terminal():
-    found = Finding("rule", "low", "claim", "advice", recoverable_ns=1_000_000, recoverable_ratio=0.01)
+    found = Finding("rule", "low", "claim", "advice", cost_ns=1_000_000, cost_ratio=0.01)
     report = Report("wide", "0.1.0", sections=(Section("s", "S", findings=(found,)),))
     assert max(map(len, render(report, width=400).splitlines())) <= 120
 
@@ -162,7 +162,7 @@ def test_bounds_that_are_called_steps_have_their_unit():
 
 def test_advice_and_care_that_were_said_already_are_not_said_again():
     def finding(rule, claim, advice, *caveats):
-        return Finding(rule, "high", claim, advice, caveats=caveats, recoverable_ns=9)
+        return Finding(rule, "high", claim, advice, caveats=caveats, cost_ns=9)
 
     same = [finding("slow", claim, "go faster", "mind the gap") for claim in ("one", "two")]
     found = (
@@ -227,7 +227,7 @@ def test_no_cell_of_prose_is_cut_and_names_keep_both_ends(width):
 def test_every_saving_keeps_two_significant_digits(sample):
     finding = sample.findings[0]
     savings = (161_000_000, 12_700_000, 4_400_000, 310_000)
-    findings = [replace(finding, recoverable_ns=saving, recoverable_ratio=saving / 225_000_000) for saving in savings]
+    findings = [replace(finding, cost_ns=saving, cost_ratio=saving / 225_000_000) for saving in savings]
     assert phrases.format_savings(findings) == [
         ("161 ms", "72 %"),
         ("13 ms", "5.6 %"),

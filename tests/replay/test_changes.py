@@ -62,6 +62,32 @@ EVERY_VERB = [
     ("equalise rank=2", {"do": "equalise", "rank": 2}, RunChange("equalise", "device", Selection(rank=frozenset({2})))),
     ("equalise host", {"do": "equalise", "on": "host"}, RunChange("equalise", "host", Selection())),
     (
+        "equalise across=step step=7-8",
+        {"do": "equalise", "across": "step", "step": [7, 8]},
+        RunChange("equalise", "device", Selection(step=frozenset({7, 8})), across="step"),
+    ),
+    (
+        "scale range requests_below=16 factor=0.1",
+        {"do": "scale", "on": "range", "requests_below": 16, "factor": 0.1},
+        RunChange("scale", "range", Selection(requests_below=16.0), factor=0.1),
+    ),
+    (
+        "fuse by=Optimizer.step factor=0.35",
+        {"do": "fuse", "by": "Optimizer.step", "factor": 0.35},
+        RunChange("fuse", "device", Selection(by="Optimizer.step"), factor=0.35),
+    ),
+    (
+        "accumulate op=ReduceScatter stage=update_actor",
+        {"do": "accumulate", "op": "ReduceScatter", "stage": "update_actor"},
+        RunChange("accumulate", "collective", Selection(op="ReduceScatter", stage="update_actor")),
+    ),
+    (
+        "prefetch collective op=AllGather",
+        {"do": "prefetch", "on": "collective", "op": "AllGather"},
+        RunChange("prefetch", "collective", Selection(op="AllGather")),
+    ),
+    ("hide op=ReduceScatter", {"do": "hide", "op": "ReduceScatter"}, RunChange("hide", "collective", Selection(op="ReduceScatter"))),
+    (
         "prefetch range=DataLoader workers=4 before=x",
         {"do": "prefetch", "range": "DataLoader", "workers": 4, "before": "x"},
         RunChange("prefetch", "range", Selection(range="DataLoader", before="x"), workers=4),
@@ -109,7 +135,8 @@ def test_a_graph_takes_no_host_time_unless_told():
 
 def test_fields_of_other_verbs_are_not_set():
     change = parse_change("unwait by=aten::item")
-    assert (change.factor, change.to_us, change.host, change.until, change.workers) == (None,) * 5
+    own = (change.factor, change.to_us, change.host, change.until, change.across, change.workers)
+    assert own == (None,) * 6
     assert parse_change("prefetch range=x").workers is None
 
 
@@ -119,7 +146,7 @@ def test_fields_of_other_verbs_are_not_set():
         ("scale device rank=0-2,5 factor=0.8", "scale device rank=0,1,2,5 factor=0.8"),
         ("unwait by=aten::item", "unwait by=aten::item"),
         ('remove op="Memcpy HtoD"', 'remove device op="Memcpy HtoD"'),
-        (r"prefetch range=enumerate\(DataLoader workers=4", r"prefetch range=enumerate\(DataLoader workers=4"),
+        (r"prefetch range=enumerate\(DataLoader workers=4", r"prefetch range range=enumerate\(DataLoader workers=4"),
         ("set host silent=true to_us=0 at_least_us=0.5", "set host silent=true at_least_us=0.5 to_us=0"),
         ("""graph range='say "a b"'""", """graph range='say "a b"'"""),
         ('unwait by=x stage=""', 'unwait stage="" by=x'),
@@ -163,7 +190,7 @@ def test_any_change_survives_its_description(where, factor):
 
 NO_CHANGE = 'write {"do": "scale", "on": "device", "factor": 0.8}'
 KNOWN_FIELDS = f"fields: {', '.join(FIELDS)}"
-KNOWN_VERBS = "one of scale, set, remove, unwait, unblock, hide, equalise, prefetch, graph"
+KNOWN_VERBS = "one of scale, set, remove, unwait, unblock, hide, accumulate, fuse, equalise, prefetch, graph"
 REFUSED = [
     ("", "do: '' is not a change", KNOWN_VERBS),
     ("scal device factor=1", "do: 'scal' is not a change; did you mean 'scale'?", KNOWN_VERBS),
@@ -172,23 +199,31 @@ REFUSED = [
     ("scale factr=1", "a change has no field 'factr'; did you mean 'factor'?", KNOWN_FIELDS),
     ("scale device host factor=1", "'host' is not name=value", KNOWN_FIELDS),
     ("scale gpu factor=1", "'gpu' is not name=value", KNOWN_FIELDS),
-    ("scale device", "scale needs 'factor'", "Multiply the length by a factor."),
+    ("scale device", "scale needs 'factor'", "Multiply the length by a factor; of a range with all that it launches."),
     ("set device", "set needs 'to_us'", "Shorten to a length in µs."),
     ("unblock", "unblock needs 'op'", "Make copies asynchronous: their calls return at once."),
-    ("hide op=x", "hide needs 'until'", "Let only the work inside the row `until` wait for these collectives."),
-    ("prefetch", "prefetch needs 'range'", "Let `workers` threads prepare what a range prepares, ahead of time."),
+    (
+        "accumulate",
+        "accumulate needs 'op'",
+        "Reduce gradients only in the last backward pass before each step of the optimizer.",
+    ),
+    ("prefetch", "prefetch names no range", "name it: range=enumerate, or collectives: prefetch collective"),
+    ("fuse factor=0.5", "fuse names no ops", "name them: by=Optimizer.step"),
+    ("scale range factor=0.5", "scale names no range", "name it: range=decode, or stage=gen"),
+    ("equalise across=stage", "across: 'stage' is neither rank nor step", ""),
+    ("scale device across=step factor=2", "scale has no 'across'", "Multiply the length by a factor; of a range with all that it launches."),
     ("graph", "graph names no range", "name it: range=decode, or stage=gen"),
     ("graph op=x stage=", "graph names no range", "name it: range=decode, or stage=gen"),
     ("scale device factor=1", "factor: 1 changes nothing", "0.8 makes the selected work last 80 % as long"),
     ("scale device smaller_bytes=-1 factor=2", "smaller_bytes: -1 is not a number from 0 to 1,000,000,000,000", ""),
     ('{"do": "unwait", "stage": 3}', "stage: 3 is not a text", ""),
     ("remove op='x", "remove op='x: a quote is not closed", 'write op="Pageable -> Device", or JSON'),
-    ("scale range factor=1", "scale cannot be done on 'range'", "on: host, device, collective"),
+    ("set range to_us=1", "set cannot be done on 'range'", "on: host, device, collective"),
     ("unwait device by=x", "unwait cannot be done on 'device'", "on: host"),
     ("hide host until=x", "hide cannot be done on 'host'", "on: collective"),
-    ('{"do": "scale", "on": ["device"], "factor": 1}', "scale cannot be done on ['device']", "on: host, device, collective"),
+    ('{"do": "scale", "on": ["device"], "factor": 1}', "scale cannot be done on ['device']", "on: host, device, collective, range"),
     ("unwait by=x factor=2", "unwait has no 'factor'", "Do not wait for the device in the selected calls."),
-    ("scale factor=2 workers=2", "scale has no 'workers'", "Multiply the length by a factor."),
+    ("scale factor=2 workers=2", "scale has no 'workers'", "Multiply the length by a factor; of a range with all that it launches."),
     ("unwait", "unwait names no calls", "name the op that waits: by=aten::item"),
     ("unwait range=", "unwait names no calls", "name the op that waits: by=aten::item"),
     ("remove rank=1", "remove names no ops", 'name them: op="Pageable -> Device", or by=aten::to'),

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import make_fix, replay_run
+from tracekit.pipeline.prediction.predicting import plan_findings
+from tracekit.pipeline.replaying import replay_run
 from tracekit.pipeline.run import judge
-from tracekit.replay.plan import plan_fixes
 from tracekit.replay.steps import measure_step_times
 
 PAIRS = Path(__file__).parents[1] / "data" / "gpu" / "pairs"
@@ -36,9 +36,9 @@ def test_the_step_without_a_cause_is_that_of_the_clean_recording(cause):
     clean_ns = measure_step_times(clean.steps, clean.job.time).mean_ns
     run = replay_recording(cause)
     (finding,) = [f for f in judge(run.measured, details=False).findings if f.rule == RULES[cause]]
-    plan = plan_fixes(run.job, run.steps, [make_fix(finding)])
+    plan, _ = plan_findings(run.job, run.steps, [finding])
     assert plan.recorded_ns > 1.25 * clean_ns
-    assert plan.fixes[0].step_ns == pytest.approx(clean_ns, rel=0.15)
+    assert plan.fixes[0].saving.step_ns == pytest.approx(clean_ns, rel=0.15)
 
 
 def test_a_step_that_the_host_leaves_early_lasts_until_its_work_is_done():

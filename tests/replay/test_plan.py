@@ -11,6 +11,7 @@ from replay.rules import aten, exchange
 from replay.simulations import simulate_job
 
 from tracekit.model.report import Finding
+from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.pipeline.replaying import ReplayedRun, plan_run
 from tracekit.replay.changes import RunChange, make_change, parse_change
 from tracekit.replay.plan import Fix, PlannedFix, plan_fixes
@@ -32,7 +33,9 @@ def plan_of(folder, *fixes, ranks=(ROWS,)):
 
 def told(fix: PlannedFix):
     """(place, step, gain, alone, last, behind) in µs."""
-    return fix.place, *(ns / 1_000 for ns in (fix.step_ns, fix.gain_ns, fix.alone_ns, fix.last_ns)), fix.behind
+    saving = fix.saving
+    times = saving.step_ns, saving.after_ns, saving.alone_ns, saving.last_ns
+    return fix.place, *(ns / 1_000 for ns in times), saving.behind
 
 
 def test_the_fix_that_saves_most_is_first(tmp_path):
@@ -80,8 +83,8 @@ def test_a_fifth_of_what_a_fix_saves_alone_is_little(tmp_path, share, behind):
     more = *changes, parse_change("scale host row=one factor=0")
     plan = plan_of(tmp_path, Fix("most", more), host("two"))
     assert [fix.place for fix in plan.fixes] == [0, 1]
-    assert plan.fixes[1].gain_ns == pytest.approx((1 - share) * 100_000)
-    assert (plan.fixes[1].alone_ns, plan.fixes[1].behind) == (100_000, behind)
+    assert plan.fixes[1].saving.after_ns == pytest.approx((1 - share) * 100_000)
+    assert (plan.fixes[1].saving.alone_ns, plan.fixes[1].saving.behind) == (100_000, behind)
 
 
 def test_a_fix_that_makes_the_step_longer_is_last_and_behind_none(tmp_path):
@@ -123,13 +126,13 @@ def finding(rule, *changes):
 
 def test_findings_without_a_change_that_fits_are_listed_as_not_predicted(tmp_path):
     job = replay_rows(tmp_path, ROWS).job
-    replayed = ReplayedRun("run", job, list_job_steps(job), (), None)
+    replayed = ReplayedRun("run", RunGraph(None, job, list_job_steps(job)), (), None)
     findings = [finding("r1", "scale host row=two factor=0"), finding("r2", "unwait by=four"), finding("r3")]
     report = plan_run(replayed, findings)
     assert report.answer == "predicted step with 1 fix: 400 µs → 300 µs (−100 µs, −25 %)"
     assert report.cautions[-2:] == (
         "not predicted: r3 names no change",
-        "not predicted: r2: r2 is slow: nothing in this run matches unwait by=four",
+        "not predicted: r2: nothing in this run matches unwait by=four",
     )
     only = plan_run(replayed, findings[1:])
     assert only.answer == "step 400 µs as recorded; no fix of a finding can be replayed"
@@ -152,8 +155,10 @@ def test_the_plan_of_several_faults_predicts_the_job_without_them(seed):
     steps, removed, before = simulation.truth["steps_that_count"], [], plan.recorded_ns
     for fix in plan.fixes:
         removed.append(job.faults[fix.place])
-        assert fix.step_ns == pytest.approx(mean_step(run(job.without(*removed)), steps), rel=0.01)
+        saving = fix.saving
+        assert saving.step_ns == pytest.approx(mean_step(run(job.without(*removed)), steps), rel=0.01)
         alone = simulation.truth["step_ns"] - mean_step(run(job.without(removed[-1])), steps)
-        assert fix.alone_ns == pytest.approx(alone, abs=0.01 * plan.recorded_ns)
-        assert fix.gain_ns == before - fix.step_ns
-        before = fix.step_ns
+        assert saving.alone_ns == pytest.approx(alone, abs=0.01 * plan.recorded_ns)
+        assert (saving.before_ns, saving.after_ns) == (before, before - saving.step_ns)
+        assert saving.low_ns <= saving.alone_ns <= saving.high_ns
+        before = saving.step_ns

@@ -16,9 +16,9 @@ from replay.same import list_differences
 from tracekit.engine.ray_worker import compress_value, decompress_value
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Trace
-from tracekit.pipeline import replaying
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
+from tracekit.pipeline.prediction import run_graphs
 from tracekit.pipeline.replaying import replay_measured, replay_run
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.wire_format import packed_graphs
@@ -91,7 +91,8 @@ def test_without_being_asked_for_no_graph_is_built(ranks, monkeypatch):
     monkeypatch.setattr(packed_graphs, "build_process_graph", None)
     measured = measure(ranks, replace(ASKED, graphs=False))
     assert measured.graphs == ()
-    assert replay_measured(measured) is None
+    with pytest.raises(TracekitError, match="contain no dependency graphs"):
+        replay_measured(measured)
 
 
 def test_a_graph_that_cannot_be_built_is_lost_alone(ranks, monkeypatch):
@@ -122,8 +123,8 @@ def test_a_source_measured_without_a_graph_is_read_again(ranks, monkeypatch, tmp
         read.append(source.name)
         return build(source, advance, **chosen)
 
-    build = replaying.build_source_graphs
-    monkeypatch.setattr(replaying, "build_source_graphs", note)
+    build = run_graphs.build_source_graphs
+    monkeypatch.setattr(run_graphs, "build_source_graphs", note)
     replayed = replay_run(ranks, asked)
     assert read == ["rank0.json"]
     assert np.array_equal(replayed.job.time, replay_run(ranks, ASKED).job.time)

@@ -306,6 +306,118 @@ def test_a_collective_cannot_hide_until_a_row_that_launches_nothing(tmp_path):
         replay_rows(tmp_path, HIDDEN).after({"do": "hide", "op": REDUCE, "until": "optimiser"})
 
 
+SCATTER = collective_name("ReduceScatter")
+GATHERS = [
+    *issue("k", 0, 7, 100, 1), *meet(10, 110, 20, 2, 1, kind="AllGather", **ALONE), *issue("z", 20, 132, 100, 3),
+    *meet(30, 235, 20, 4, 2, kind="AllGather", **ALONE), *issue("y", 40, 257, 10, 5),
+]  # fmt: skip
+"""Each gather waits for the kernel before it, and the kernel after it for the gather."""
+
+
+def test_a_gather_begins_as_early_as_the_one_before_it(tmp_path):
+    """The second gather, like the first, waits for `k`, and then for the first: it runs from 131 to 151, beside `z`."""
+    after = replay_rows(tmp_path, GATHERS).after({"do": "prefetch", "on": "collective", "op": "AllGather"})
+    gather = collective_name("AllGather")
+    assert (after.start(gather), after.start(gather, nth=1), after.start("y")) == (110, 131, 233)
+
+
+def test_a_gather_waits_for_the_optimizer(tmp_path):
+    """The first gather after a step of the optimizer begins no earlier; nothing else changes in this run."""
+    step_of_optimizer = aten("Optimizer.step", 16, 10)
+    change = {"do": "prefetch", "on": "collective", "op": "AllGather"}
+    with pytest.raises(ChangeError, match="prefetch collective op=AllGather already overlap with compute"):
+        replay_rows(tmp_path, [*GATHERS, step_of_optimizer]).after(change)
+
+
+BACKWARD = {"tid": 101}
+REDUCTIONS = [
+    *issue("k", 0, 7, 100, 1, **BACKWARD), *meet(10, 110, 20, 2, 1, kind="ReduceScatter", **ALONE, **BACKWARD),
+    *issue("z", 20, 132, 100, 3, **BACKWARD), *meet(30, 235, 20, 4, 2, kind="ReduceScatter", **ALONE, **BACKWARD),
+    aten("Optimizer.step", 58, 10), *issue("o", 60, 257, 10, 5),
+]  # fmt: skip
+"""A backward pass on a thread of its own, with two reductions, and the optimizer on the first one."""
+
+
+def test_reductions_are_awaited_where_their_pass_ends(tmp_path):
+    """`z` follows `k` at once, the second reduction follows `z`, and the optimizer follows the second reduction."""
+    after = replay_rows(tmp_path, REDUCTIONS).after({"do": "hide", "op": "ReduceScatter"})
+    assert (after.start("z"), after.start(SCATTER, nth=1), after.start("o")) == (108, 211, 233)
+
+
+@pytest.mark.parametrize("change", [{"do": "hide"}, {"do": "accumulate"}])
+def test_collectives_of_activations_are_needed_at_once(tmp_path, change):
+    """The thread that reduces also gathers, in the same group."""
+    rows = [*REDUCTIONS, *meet(40, 300, 9, 9, 3, kind="AllGather", **ALONE, **BACKWARD)]
+    with pytest.raises(ChangeError):
+        replay_rows(tmp_path, rows).after({**change, "op": "ReduceScatter"})
+
+
+def test_gradients_are_reduced_once_per_step_of_the_optimizer(tmp_path):
+    """`f` is a forward between two backward passes: the first reduction goes, and `f` follows `k` at once."""
+    rows = [
+        *issue("k", 0, 7, 100, 1, **BACKWARD), *meet(10, 110, 20, 2, 1, kind="ReduceScatter", **ALONE, **BACKWARD),
+        *issue("f", 20, 132, 100, 3), *issue("z", 30, 233, 100, 4, **BACKWARD),
+        *meet(40, 336, 20, 5, 2, kind="ReduceScatter", **ALONE, **BACKWARD),
+        aten("Optimizer.step", 58, 10), *issue("o", 60, 358, 10, 6),
+    ]  # fmt: skip
+    after = replay_rows(tmp_path, rows).after({"do": "accumulate", "op": "ReduceScatter"})
+    assert (after.start("f"), after.end(SCATTER, nth=1), after.start("o")) == (108, 332, 334)
+
+
+def test_gradients_that_are_reduced_once_stay(tmp_path):
+    with pytest.raises(ChangeError, match="run once per step of an optimizer"):
+        replay_rows(tmp_path, REDUCTIONS).after({"do": "accumulate", "op": "ReduceScatter"})
+
+
+def test_fused_ops_run_as_one(tmp_path):
+    """Of `a`, `b` and `c`, 20 µs each and launched every 30, the first two take 5 + 5 µs without a gap; `c` is another op."""
+    rows = [
+        row for number, name in enumerate("abc") for row in issue(name, 30 * number, 30 * number + 7, 20, number + 1)
+    ]
+    job = replay_rows(tmp_path, rows)
+    after = job.after({"do": "fuse", "op": "^[ab]$", "factor": 0.25})
+    assert (after.start("a"), after.start("b"), after.end("b"), after.start("c")) == (7, 12, 17, 67)
+    with pytest.raises(ChangeError, match="no two ops of fuse op=c follow one another on a stream"):
+        job.after({"do": "fuse", "op": "c"})
+
+
+ITERATIONS = [
+    step(1, 0, 400), *(
+        row
+        for number, running in enumerate((32, 32, 4, 4))
+        for row in (
+            annotation(f"execute_context_0(0)_generation_{running}({running})", 100 * number, 90),
+            *issue("k", 100 * number + 10, 100 * number + 17, 80, number + 1),
+        )
+    ), annotation("execute_context_1(64)_generation_4(4)", 400, 90),
+]  # fmt: skip
+
+
+def test_iterations_of_few_requests_are_scaled_with_what_they_launch(tmp_path):
+    """The third and fourth kernel last 8 µs, and their iterations on the host 9; the one with a prompt stays."""
+    after = replay_rows(tmp_path, ITERATIONS).after({"do": "scale", "on": "range", "requests_below": 16, "factor": 0.1})
+    lengths = [after.end("k", nth=nth) - after.start("k", nth=nth) for nth in range(4)]
+    assert lengths == [80, 80, 8, 8]
+    assert (after.host(200), after.host(290), after.host(300), after.host(390)) == (200, 209, 219, 228)
+    assert after.host(490) - after.host(400) == 90
+
+
+def test_work_of_a_step_lasts_as_long_as_in_the_median_step(tmp_path):
+    """`k` lasts 50, 70, 90 and 200 µs; the host pauses for 300 µs more in the last step."""
+    rows = []
+    for number, (dur, pause) in enumerate(((50, 10), (70, 10), (90, 10), (200, 310))):
+        base = 1_000 * number
+        rows += [step(number + 1, base, 900), *issue("k", base + 10, base + 17, dur, number + 1)]
+        rows += [annotation("pause", base + 300, pause)]
+    job = replay_rows(tmp_path, rows)
+    device = job.after({"do": "equalise", "across": "step", "step": 4})
+    assert [device.end("k", nth=nth) - device.start("k", nth=nth) for nth in range(4)] == [50, 70, 90, 70]
+    everywhere = job.after({"do": "equalise", "across": "step"})
+    assert [everywhere.end("k", nth=nth) - everywhere.start("k", nth=nth) for nth in range(4)] == [50, 70, 80, 80]
+    host = job.after({"do": "equalise", "on": "host", "across": "step", "step": 4, "row": "^pause$"})
+    assert host.host(3_610) - host.host(3_300) == 10
+
+
 LOADED = [
     row
     for base in (0, 150, 300)

@@ -388,8 +388,8 @@ def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):
 
 def test_saved_reports_and_measurements_without_graphs_are_refused(call, tmp_path):
     saved, report = tmp_path / "run.tkm", tmp_path / "run.json"
-    result = pipeline.analyze_uncached(GPU, Options(jobs=1, cache=False))
-    saved_measurements.save(result.measurements, saved)
+    measured = pipeline.measure(pipeline.discover_sources(GPU, Options()), Options(jobs=1, cache=False))
+    saved_measurements.save(measured, saved)
     assert call("analyze", GPU, "-q", "-o", report).exit_code in (0, 1)
     assert refusal(call, saved) == (
         "nothing to replay: these saved measurements contain no dependency graphs",
@@ -430,7 +430,7 @@ def test_no_step_is_predicted_of_what_nothing_explains(call, tmp_path):
     assert problem == "95 % of the critical path is unexplained, more than 20 %: nothing is predicted"
     assert "without --change" in hint
     plain = json_of(call, tmp_path)
-    assert plain["answer"] == "step 420 µs as recorded; no fix of a finding can be replayed"
+    assert plain["answer"] == "step 420 µs as recorded; nothing is predicted"
     assert problem in plain["cautions"]
 
 

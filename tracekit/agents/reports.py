@@ -19,7 +19,7 @@ from tracekit.agents.roots import Roots, resolve_inside_roots
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.sources import Failure
 from tracekit.model.records import dataclass
-from tracekit.model.report import Cell, Finding, Metric, Recording, Report, Severity, Sheet
+from tracekit.model.report import Cell, Finding, Metric, Recording, Report, RunReplay, Saving, Severity, Sheet
 from tracekit.model.text.labels import choose_plural
 from tracekit.pipeline import report_cache
 from tracekit.pipeline.options import Options, parse_options
@@ -77,12 +77,11 @@ class AnswerTable:
 class FindingBrief:
     """A finding in one line."""
 
-    number: Annotated[int, "Its rank, 1 saves most; the tool `findings` has it in full."]
+    number: Annotated[int, "Its rank, 1 is the first to fix; the tool `findings` has it in full."]
     rule: Annotated[str, "The rule's id; the tool `explain` has its page."]
     severity: Severity
     claim: str
-    recoverable_ns: Annotated[int | None, "Max saving per step in nanoseconds; null: not a matter of time, or unknown."]
-    recoverable_ratio: Annotated[float | None, "The same as a share of the step, 0 to 1."]
+    saving: Annotated[Saving | None, "The predicted step with its fix; null: not a matter of time, or not predicted."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,7 @@ class AnalyzeAnswer:
     overview: Annotated[AnswerTable | None, "Where the step goes, by stage; or memory by category."]
     findings: tuple[FindingBrief, ...]
     findings_total: int
+    replays: Annotated[tuple[RunReplay, ...], "The step of each run with all fixes, or why none is predicted."]
     recordings: Annotated[
         tuple[Recording, ...],
         "Kinds of recordings; those with a command limit the answer and are first.",
@@ -142,7 +142,7 @@ class NumberedFinding:
 
 @dataclass(frozen=True, slots=True)
 class FindingsAnswer:
-    """Findings in full, largest saving first, as in the tool `analyze`."""
+    """Findings in full, in the order of the tool `analyze`."""
 
     path: str
     findings: tuple[NumberedFinding, ...]
@@ -170,6 +170,7 @@ def answer_analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeA
         overview=None if report.overview is None else make_answer_table(report.overview, asked.top),
         findings=briefs,
         findings_total=len(findings),
+        replays=report.replays[:MAX_LIST_ENTRIES],
         recordings=tuple(
             replace(recording, sources=recording.sources[:MAX_LIST_ENTRIES])
             for recording in report.recordings[:MAX_LIST_ENTRIES]
@@ -203,7 +204,7 @@ def answer_findings(roots: Roots, asked: FindingsArguments) -> tuple[str, Findin
         total, number = len(matching), asked.offset + 1
         lines = [f"{total} {choose_plural(total, 'finding')}; {len(chosen)} from number {number} on"]
     for numbered in chosen:
-        lines += ["", *_format_finding_answer(numbered)]
+        lines += ["", *_format_finding_answer(numbered, report)]
     if following is not None:
         lines += ["", f"offset={following} shows the next"]
     return truncate_answer_text("\n".join(lines), "Ask for fewer with `limit`, or for one `rule`."), answer
@@ -246,9 +247,7 @@ def make_agent_options(roots: Roots, ranks: str | None, steps: str | None, stage
 
 def _summarize_finding(number: int, finding: Finding) -> FindingBrief:
     """Summarize a finding in one line."""
-    return FindingBrief(
-        number, finding.rule, finding.severity, finding.claim, finding.recoverable_ns, finding.recoverable_ratio
-    )
+    return FindingBrief(number, finding.rule, finding.severity, finding.claim, finding.saving)
 
 
 def make_answer_table(sheet: Sheet, limit: int) -> AnswerTable:
@@ -276,13 +275,10 @@ def _refuse_unknown_filter(asked: FindingsArguments) -> None:
         raise TracekitError(f"no severity {asked.severity!r}", f"there are: {', '.join(SEVERITIES)}")
 
 
-def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
+def _format_finding_answer(numbered: NumberedFinding, report: Report) -> list[str]:
     """Format a finding as lines."""
     finding = numbered.finding
-    ((time, share),) = phrases.format_savings([finding])
-    gain = "no time saving"
-    if finding.recoverable_ns is not None:
-        gain = f"max saving {time} ({share}) per step"
+    gain = phrases.describe_saving(finding, report) or "no predicted saving"
     lines = [f"{numbered.number}. {finding.rule} · {finding.severity} · {gain}", finding.claim]
     if finding.evidence:
         lines.append("evidence: " + "; ".join(phrases.format_metric(metric) for metric in finding.evidence))
@@ -291,7 +287,7 @@ def _format_finding_answer(numbered: NumberedFinding) -> list[str]:
         hidden = numbered.places_total - len(places)
         more = f"; and {hidden:,} more" if hidden else ""
         lines.append("where: " + "; ".join(places) + more)
-    parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
+    parts = zip(finding.parts, phrases.format_costs(finding.parts), strict=True)
     lines += [f"stage: {time} ({share}): {part.claim}" for part, (time, share) in parts]
     lines.append("to try: " + finding.advice)
     lines += [f"caveat: {caveat}" for caveat in finding.caveats]

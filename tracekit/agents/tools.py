@@ -77,7 +77,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "findings",
         "All findings in full",
-        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what to try, and caveats. `recoverable_ns` is the max saving per step in nanoseconds: an upper bound. Savings of several findings may overlap and do not add up.",
+        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what to try, and caveats. `saving` is the step that a replay of the run predicts with its fix, in nanoseconds: alone, on top of the fixes ranked above, and after all others. `cost_ns` is the time that the finding is about, not a saving.",
         FindingsArguments,
         FindingsAnswer,
         answer_findings,
@@ -120,7 +120,7 @@ TOOLS: tuple[Tool, ...] = (
         "Replays one run as a dependency graph and predicts its step with the fixes of the findings, one after the other, or with"
         " given changes; also its critical path, and the owner of the time without device work by rank. A change is a verb,"
         " its target and fields: 'scale device rank=2 factor=0.8', 'unwait by=aten::item', 'graph stage=gen'. Verbs: scale,"
-        " set, remove, unwait, unblock, hide, equalise, prefetch, graph. " + _BOUNDED,
+        " set, remove, unwait, unblock, hide, accumulate, fuse, equalise, prefetch, graph. " + _BOUNDED,
         WhatIfArguments,
         WhatIfAnswer,
         answer_what_if_tool,

@@ -17,7 +17,7 @@ TERMS: Mapping[str, str] = {
     "critical path": "the work and the waits that decided when the run ended; shortening other work changes nothing ([what-if](whatif.md#critical-path-and-ledger))",
     "device op": "a kernel, copy, fill or collective on a GPU",
     "exposed communication": "collectives not overlapped with compute",
-    "finding": "one claim with its numbers, its maximum saving, and a fix to try; the first screen lists them as top issues",
+    "finding": "one claim with its numbers, a fix to try, and the predicted step with that fix; the first screen lists them as top issues",
     "fragmentation": "reserved memory that is free, but in pieces too small for the next request",
     "FSDP": "sharded training: weights are gathered before use, gradients are reduced afterwards",
     "gen, old_log_prob, ref, values, update_actor, update_critic": "stages of PPO and GRPO: generation, log probabilities under the old policy and the reference, values, the two updates",

@@ -67,6 +67,7 @@ class Manifest:
     world_size: int | None = None
     host: str | None = None
     pid: int | None = None
+    cores: str | None = None
     tool: str | None = None
     steps: tuple[int, ...] = ()
     stages: tuple[str, ...] = ()
@@ -120,6 +121,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         world_size=_read_manifest_count(data, "world_size", wrong),
         host=_read_manifest_text(data, "host", wrong),
         pid=_read_manifest_count(data, "pid", wrong),
+        cores=_read_manifest_text(data, "cores", wrong),
         tool=_read_manifest_text(data, "tool", wrong),
         steps=tuple(_read_manifest_steps(_read_manifest_list(data, "steps", wrong), wrong)),
         stages=_read_manifest_texts(data, "stages", wrong),
@@ -199,6 +201,7 @@ def apply_manifest(source: Source, manifest: Manifest | Account, listed: Manifes
         "world_size": manifest.world_size,
         "host": manifest.host,
         "pid": manifest.pid,
+        "cores": manifest.cores,
     }
     facts = {key: value for key, value in facts.items() if value is not None}
     message = f"described by its process: {', '.join(facts)}; see {manifest.name}"

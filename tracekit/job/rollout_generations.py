@@ -254,6 +254,26 @@ def _summarize_iterations(iterations: Frame) -> dict[str, Any]:
     }
 
 
+def estimate_full_batch_share(
+    measured: Measurements, generations: Sequence[EngineGeneration], below: float
+) -> float | None:
+    """Estimate the share of their time that the tokens of iterations below a number of requests take in the others.
+
+    Returns None without such iterations.
+    """
+    few_ns = full_ns = 0.0
+    for generation in generations:
+        iterations = list_generation_iterations(measured, generation)
+        pace, running = iterations["pace_ns"], iterations["decode_requests"]
+        is_counted = ~iterations.is_missing("decode_tokens")
+        tokens = np.where(is_counted, iterations.integers("decode_tokens"), running * iterations["count"])
+        few = ~iterations["prefill"] & (running > 0) & (running < below)
+        own_ns, others = float(pace[few].sum()), int(tokens[~few].sum())
+        few_ns += own_ns
+        full_ns += min(own_ns, int(tokens[few].sum()) * float(pace[~few].sum()) / others) if others else own_ns
+    return full_ns / few_ns if few_ns else None
+
+
 def _divide_known_sums(iterations: Frame, above: str, *below: str) -> float | None:
     """Divide the sum of one column by that of others; None without rows, and where any value is unknown."""
     if not len(iterations) or any(iterations.is_missing(name).any() for name in (above, *below)):

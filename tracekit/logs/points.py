@@ -88,14 +88,14 @@ def _format_metric_prefix(cells: Mapping[str, Cell], *, with_run: bool) -> str:
 
 
 def summarize_for_tracker(report: Report) -> dict[str, float]:
-    """Collect the headline, and the recoverable time per step of each rule in seconds (an upper bound)."""
+    """Collect the headline, and what the fixes of each rule save per step in seconds, on top of those ranked higher."""
     summary: dict[str, float] = {}
     for name, value in _list_headline_values(report.headline):
         summary[f"{PREFIX}/{name}"] = value
     for finding in report.findings:
-        if finding.recoverable_ns is not None:
-            name = f"{PREFIX}/recoverable/{finding.rule}_s"
-            summary[name] = summary.get(name, 0.0) + finding.recoverable_ns * 1e-9
+        if finding.saving is not None:
+            name = f"{PREFIX}/saving/{finding.rule}_s"
+            summary[name] = summary.get(name, 0.0) + finding.saving.after_ns * 1e-9
     return summary
 
 

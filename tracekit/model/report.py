@@ -14,7 +14,7 @@ from tracekit.model.errors import make_unknown_name_error
 from tracekit.model.records import dataclass
 from tracekit.model.system.lazy_pandas import pd
 
-SCHEMA = "tracekit.report/1"
+SCHEMA = "tracekit.report/2"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
 
 RULES = "rules"
@@ -81,14 +81,64 @@ class Place:
     run: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What the fix of a finding takes off the mean step, in ns: predicted by replaying the run with its changes.
+
+    Only `tracekit.replay` makes one. Fixes are planned greedily: `number` is the place in the plan of the run, from 1.
+
+    - `alone_ns`: with this fix only; `low_ns` and `high_ns` are the least and the most over the recorded steps.
+    - `after_ns`: on top of the fixes with a lower number. `step_ns` is the step then; `before_ns` the step before it.
+    - `last_ns`: once all other fixes are made.
+    - `behind`: number of the one earlier fix that leaves this one little to save.
+    """
+
+    number: int
+    alone_ns: float
+    after_ns: float
+    last_ns: float
+    before_ns: float
+    step_ns: float
+    recorded_ns: float
+    low_ns: float
+    high_ns: float
+    behind: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The most that the fix takes off the step, alone or with others, as a share of the recorded step."""
+        most = max(self.alone_ns, self.after_ns, self.last_ns)
+        return most / self.recorded_ns if self.recorded_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReplay:
+    """The replay of one run: its recorded step, the step with all planned fixes, and how well it explains the run.
+
+    `unit` names what is predicted: a step or a capture. `residual_ratio` is the share of the critical path that no dependency
+    explains, `unexplained_ratio` that of all time. `refusal` is the reason why nothing is predicted; `step_ns` is None then,
+    and where no finding names a change.
+    """
+
+    run: str | None
+    unit: str
+    recorded_ns: float
+    step_ns: float | None
+    residual_ratio: float
+    unexplained_ratio: float
+    refusal: str = ""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding(Displayed):
-    """One claim with its evidence, advice, places and recoverable time per step.
+    """One claim with its evidence, advice, places, and what its fix saves per step.
 
-    `confidence` is the share of the saving that its evidence supports (see `CONFIDENCE`): findings are ranked by saving
-    × confidence. `is_catch_all` marks one that names no cause; it ranks last. If one finding covers several stages,
-    `parts` lists them, largest first; their savings add up to its own. `changes` describe what its fix does to the run, as
-    `tracekit whatif --change` reads them; empty where the rule cannot say.
+    `cost_ns` is the time per step that the finding is about, and `cost_ratio` its share of the step: not a saving. `changes`
+    describe what the fix does to the run, as `tracekit whatif --change` reads them; `saving` is the step that the replay
+    predicts with them. Both are missing where the rule names no change or the run cannot be replayed. `rank` is the place in
+    the report, from 1. `confidence` is the share of the cost that the evidence supports (see `CONFIDENCE`). `is_catch_all`
+    marks a finding that names no cause; it ranks last. If one finding covers several stages, `parts` lists them, largest
+    first; their costs add up to its own.
     """
 
     rule: str
@@ -97,13 +147,23 @@ class Finding(Displayed):
     advice: str
     evidence: tuple[Metric, ...] = ()
     places: tuple[Place, ...] = ()
-    recoverable_ns: int | None = None
-    recoverable_ratio: float | None = None
+    cost_ns: int | None = None
+    cost_ratio: float | None = None
     caveats: tuple[str, ...] = ()
     confidence: float = 1.0
     is_catch_all: bool = False
     parts: tuple[Finding, ...] = ()
     changes: tuple[str, ...] = ()
+    saving: Saving | None = None
+    rank: int | None = None
+
+    @property
+    def importance(self) -> tuple[bool, bool, int, int, str, str]:
+        """The sort key without ranks: cost × confidence, then catch-alls, then those without cost."""
+        grade = SEVERITIES.index(self.severity)
+        # Integers: times may be too large for a float.
+        weight = (self.cost_ns or 0) * round(1000 * self.confidence)
+        return not weight, self.is_catch_all, -weight, grade, self.rule, self.claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +348,7 @@ class Report(Displayed):
     sentence if numbers alone do not answer, `basis` its evidence, and `cautions` lists caveats, most severe first.
     `contents` pairs runs with the content digests of their files. `spans` are the first and last instant of each run
     in ns since the Unix epoch, without runs of another clock. `files` counts files by state: `read`, `refused`,
-    `unreadable` and `duplicate`.
+    `unreadable` and `duplicate`. `replays` has the predictions of each replayed run.
     """
 
     title: str
@@ -308,6 +368,7 @@ class Report(Displayed):
     spans: tuple[tuple[str, int, int], ...] = ()
     files: tuple[tuple[str, int], ...] = ()
     recordings: tuple[Recording, ...] = ()
+    replays: tuple[RunReplay, ...] = ()
     schema: str = SCHEMA
 
     @property
@@ -342,9 +403,9 @@ class Report(Displayed):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings by saving × confidence, then catch-alls, then those without a saving, by severity."""
+        """All findings by rank; without ranks by cost × confidence, then catch-alls, then those without cost, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
-        return tuple(sorted(findings, key=_make_importance_key))
+        return tuple(sorted(findings, key=lambda finding: (finding.rank or 0, finding.importance)))
 
     @property
     def unproven(self) -> tuple[Verdict, ...]:
@@ -352,14 +413,6 @@ class Report(Displayed):
         verdicts = chain.from_iterable(section.verdicts for section in self.sections)
         priced = (v for v in verdicts if v.price_ns and v.claim and v.answer != "fired")
         return tuple(sorted(priced, key=_make_price_key))
-
-
-def _make_importance_key(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
-    """Make the sort key of findings: saving × confidence, then catch-alls, then those without a saving."""
-    grade = SEVERITIES.index(finding.severity)
-    # Integers: times may be too large for a float.
-    weight = (finding.recoverable_ns or 0) * round(1000 * finding.confidence)
-    return not weight, finding.is_catch_all, -weight, grade, finding.rule, finding.claim
 
 
 def _make_price_key(verdict: Verdict) -> tuple[int, str, str]:

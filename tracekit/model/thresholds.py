@@ -33,10 +33,10 @@ class Thresholds:
         """Select the thresholds of these rules."""
         return Thresholds({rule: limits for rule, limits in self.values.items() if rule in rules})
 
-    def severity(self, recoverable_ratio: float | None) -> Severity:
+    def severity(self, cost_ratio: float | None) -> Severity:
         """Grade a finding by the share of the step that it would save."""
         scale = self.values["severity"]
-        share = recoverable_ratio or 0.0
+        share = cost_ratio or 0.0
         if share >= scale["high"]:
             return "high"
         if share >= scale["medium"]:

@@ -15,14 +15,25 @@ from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import failed_questions
-from tracekit.model.report import CONFIDENCE, MADE_LATER, Finding, Metric, Recording, Remark, Report, Section, Sheet
+from tracekit.model.report import (
+    CONFIDENCE,
+    MADE_LATER,
+    Finding,
+    Metric,
+    Recording,
+    Remark,
+    Report,
+    RunReplay,
+    Section,
+    Sheet,
+)
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
 from tracekit.pipeline.summary import notes as appendix
 from tracekit.pipeline.summary import screen as overview
 from tracekit.pipeline.summary.coverage import (
-    describe_unexplained_time,
+    describe_variation,
     find_window_mismatches,
     measure_unexplained_ratio,
 )
@@ -37,6 +48,7 @@ def build_report_of_sections(
     steps: counting.Steps,
     sections: list[Section],
     errors: list[Remark],
+    replays: tuple[RunReplay, ...] = (),
     *,
     details: bool = True,
 ) -> Report:
@@ -49,11 +61,8 @@ def build_report_of_sections(
     def identity(whom: Measurements) -> tuple[str, ...]:
         return overview.list_run_facts(whom, steps)
 
-    def share_of_unexplained(whom: Measurements) -> tuple[Metric, ...]:
-        return measure_unexplained_ratio(whom, sections) if headline else ()
-
     def of_windows(whom: Measurements) -> tuple[str, ...]:
-        return (*find_window_mismatches(whom), *describe_unexplained_time(whom, sections))
+        return (*find_window_mismatches(whom), *describe_variation(whom, sections))
 
     def table(whom: Measurements) -> Sheet | None:
         return overview.make_stage_table(whom) or pick_main_table(sections)
@@ -63,7 +72,7 @@ def build_report_of_sections(
     facts: tuple[str, ...] = first_screen(identity, ())
     no_numbers: tuple[Metric, ...] = ()
     headline: tuple[Metric, ...] = first_screen(overview.make_headline, no_numbers, of_steps)
-    unexplained_part = first_screen(share_of_unexplained, no_numbers, of_steps)
+    unexplained = measure_unexplained_ratio(replays) if headline else ()
     first_table = first_screen(table, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.list_comparable_facts, ())
     values = first_screen(_make_report_values, None) if details else None
@@ -73,7 +82,7 @@ def build_report_of_sections(
         title=measured.facts.title,
         tool_version=VERSION,
         identity=facts,
-        headline=(*headline, *unexplained_part),
+        headline=(*headline, *unexplained),
         overview=first_table,
         sections=tuple(sections),
         fingerprint=fingerprint,
@@ -84,6 +93,7 @@ def build_report_of_sections(
         spans=first_screen(list_run_spans, no_spans),
         files=overview.count_files_by_state(measured),
         recordings=recordings,
+        replays=replays,
         cautions=(
             *failed_questions.list_fault_cautions(measured),
             *(failed_questions.format_fault_caution(error.message, error.source) for error in errors),

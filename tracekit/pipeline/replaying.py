@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tracekit.discover.arguments import list_paths, split_label
-from tracekit.engine import Advance, local
-from tracekit.engine.progress import show_progress_line
 from tracekit.job.steps.steady_steps import list_left_out_steps
-from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.errors import TracekitError
-from tracekit.model.inputs.graph_columns import GraphKey, get_graph_key
+from tracekit.model.failed_questions import list_fault_cautions
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Report
-from tracekit.model.trace import GraphColumns, Measurements, Source, Want
-from tracekit.model.units import format_quantity
+from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.options import Options, parse_optional_numbers
+from tracekit.pipeline.options import Options
+from tracekit.pipeline.prediction.predicting import plan_findings
+from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs, lacks_graphs
 from tracekit.pipeline.question_selection import describe_selection
 from tracekit.pipeline.run_grouping.primary_tool import TIMING_TOOLS, select_primary_tool
-from tracekit.pipeline.summary.screen import list_run_facts
-from tracekit.pipeline.wire_format.column_coding import DamagedGraphError
-from tracekit.pipeline.wire_format.packed_graphs import unpack_graph
+from tracekit.pipeline.summary.screen import list_caveats, list_run_facts, list_unseen
 from tracekit.replay.changes import ChangeError, RunChange, make_change, parse_change
-from tracekit.replay.job_graph import JobGraph, join_processes
-from tracekit.replay.plan import Fix, plan_fixes
+from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import predict_changes
-from tracekit.replay.process_graph import READS, ProcessGraph, build_process_graph
-from tracekit.replay.steps import JobSteps, list_job_steps, list_whole_recordings
-from tracekit.replay.what_if import MOST_RESIDUAL, answer_what_if, build_plan_report, build_what_if_report
+from tracekit.replay.steps import JobSteps
+from tracekit.replay.what_if import answer_what_if, build_plan_report, build_what_if_report
 
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
-_MEASURE_AGAIN = "name the profile itself, or save its measurements again with --save"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedRun:
-    """The graph of a run, its counted steps, and the facts of its first line."""
+    """The graph of a run with its counted steps, its measurements, the facts of its first line, and caveats and gaps."""
 
     title: str
-    job: JobGraph
-    steps: JobSteps
+    graph: RunGraph
     facts: tuple[str, ...]
     measured: Measurements
+    cautions: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> JobGraph:
+        """The dependency graph."""
+        return self.graph.job
+
+    @property
+    def steps(self) -> JobSteps:
+        """The counted steps."""
+        return self.graph.steps
 
 
 def replay_run(
@@ -62,75 +64,32 @@ def replay_run(
     Raises `TracekitError` without a run, and for several.
     """
     arguments = list_paths(paths)
-    is_saved = _are_saved(arguments)
     chosen = replace(options, questions=questions, skip=(), details=False, graphs=True)
-    if is_saved:
-        files = None
+    if _are_saved(arguments):
         measured = pipeline.measure_all(arguments, replace(chosen, questions=None))
     else:
-        discovery = pipeline.discover_sources(paths, options)
-        files = discovery.sources
-        measured = pipeline.measure(discovery, chosen)
-    replayed = replay_measured(measured, options, files)
-    if replayed is None:
-        raise TracekitError("nothing to replay: these saved measurements contain no dependency graphs", _MEASURE_AGAIN)
-    return replayed
+        measured = pipeline.measure(pipeline.discover_sources(paths, options), chosen)
+    return replay_measured(measured, options)
 
 
-def replay_measured(
-    measured: Measurements, options: Options = Options(), files: Sequence[Source] | None = None
-) -> ReplayedRun | None:
+def replay_measured(measured: Measurements, options: Options = Options()) -> ReplayedRun:
     """Join the graphs of measurements to that of their run, and list its counted steps.
 
-    Sources measured without a graph are read again from `files`; without `files` the answer is then None.
-    Raises `TracekitError` without a run, for several, and for graphs that cannot be read.
+    Raises `TracekitError` without a run, for several, and for graphs that are missing or damaged.
     """
     measured = select_primary_tool(measured)
-    sources = _select_timed_sources(measured)
-    known = {graph.key: graph for graph in measured.graphs}
-    missing = {get_graph_key(source) for source in sources} - known.keys()
-    if missing and files is None:
-        return None
-    names = {name for name, _, _ in missing}
-    unread = [source for source in files or () if source.name in names]
-    again = {get_graph_key(graph.source): graph for graph in _read_graphs(unread, options)} if unread else {}
-    job = join_processes(_iterate_graphs(sources, known, again))
-    if not job.processes:
-        raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
-    steps = _list_counted_steps(job, measured, parse_optional_numbers(options.steps))
-    return ReplayedRun(measured.facts.title, job, steps, _list_facts(measured, options), measured)
-
-
-def _iterate_graphs(
-    sources: Sequence[Source], known: Mapping[GraphKey, GraphColumns], again: dict[GraphKey, ProcessGraph]
-) -> Iterator[ProcessGraph]:
-    """Iterate over the graphs of processes that recorded work, each with the source as it was measured."""
-    for source in sources:
-        key = get_graph_key(source)
-        graph = _unpack_known_graph(known[key]) if key in known else again.pop(key, None)
-        if graph is not None:
-            yield replace(graph, source=source)
-            del graph
-
-
-def _unpack_known_graph(columns: GraphColumns) -> ProcessGraph | None:
-    """Unpack the graph of a process; None if it recorded no work. Raises `TracekitError` for damaged columns."""
-    try:
-        return unpack_graph(columns)
-    except DamagedGraphError as error:
-        raise TracekitError(f"{columns.source.name}: not readable as a graph: {error}", _MEASURE_AGAIN) from error
-
-
-def _read_graphs(files: Sequence[Source], options: Options) -> list[ProcessGraph]:
-    """Read files as dependency graphs. Raises `TracekitError` if one cannot be read."""
-    work = partial(build_source_graphs, ranks=parse_optional_numbers(options.ranks))
-    graphs: list[ProcessGraph] = []
-    with show_progress_line(sys.stderr, "replaying", enabled=options.progress) as on_progress:
-        for outcome in local.run_locally(work, files, jobs=options.jobs, on_progress=on_progress):
-            if outcome.failure is not None:
-                raise TracekitError(f"{outcome.source.name}: {outcome.failure.problem}", outcome.failure.hint)
-            graphs += outcome.value or ()
-    return graphs
+    _require_one_run(measured)
+    for graph in join_runs(measured):
+        if options.steps and not (graph.steps.number >= 0).any():
+            raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
+        facts, cautions = _list_facts(measured, options), (*list_fault_cautions(measured), *list_caveats(measured))
+        return ReplayedRun(measured.facts.title, graph, facts, measured, cautions, list_unseen(measured))
+    if lacks_graphs(measured):
+        raise TracekitError(
+            "nothing to replay: these saved measurements contain no dependency graphs",
+            "name the profile itself, or save its measurements again with --save",
+        )
+    raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
 
 
 def _are_saved(arguments: Sequence[str | Path]) -> bool:
@@ -142,17 +101,8 @@ def _are_saved(arguments: Sequence[str | Path]) -> bool:
     return any(forms.values())
 
 
-def build_source_graphs(
-    source: Source, advance: Advance, *, ranks: frozenset[int] | None = None
-) -> tuple[ProcessGraph, ...]:
-    """Read one source and build the graph of each of its processes that records work."""
-    want = Want(tables=READS, python=True, modules=True)
-    traces = pipeline.read_source(source, advance, want, ranks=ranks)
-    return tuple(build_process_graph(trace) for trace in traces if trace.has("host_ops") or trace.has("device_ops"))
-
-
-def _select_timed_sources(measured: Measurements) -> list[Source]:
-    """Select the traces of the one run. Raises `TracekitError` if there are several runs or none."""
+def _require_one_run(measured: Measurements) -> None:
+    """Raise `TracekitError` if the traces are of several runs, or there are none."""
     sources = [source for source in measured.sources if source.tool in TIMING_TOOLS]
     runs = sorted({source.run for source in sources})
     if len(runs) > 1:
@@ -162,29 +112,6 @@ def _select_timed_sources(measured: Measurements) -> list[Source]:
         )
     if not sources:
         raise TracekitError("nothing to replay: no trace of host or device work is here", _NAME_TRACES)
-    return sources
-
-
-def _list_counted_steps(job: JobGraph, measured: Measurements, chosen: frozenset[int] | None) -> JobSteps:
-    """List the steps that count in `tracekit analyze`, or those chosen. Raises `TracekitError` if none is recorded."""
-    left_out = () if chosen is not None else list_left_out_steps(measured)
-    steps = list_job_steps(job, lambda process, number: _counts(job, process, number, left_out, chosen))
-    if chosen is not None and not len(steps):
-        raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
-    return steps if len(steps) else list_whole_recordings(job)
-
-
-def _counts(
-    job: JobGraph, process: int, number: int | None, left_out: Sequence[DroppedStep], chosen: frozenset[int] | None
-) -> bool:
-    """Check whether a step counts."""
-    source = job.processes[process].source
-    if chosen is not None:
-        return number in chosen
-    return not any(
-        step.step == number and (step.run or "") == (source.run or "") and step.part in (None, source.part)
-        for step in left_out
-    )
 
 
 def _list_facts(measured: Measurements, options: Options) -> tuple[str, ...]:
@@ -198,37 +125,24 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
     """Predict the step of a run with changes, one after the other. Raises `ChangeError`."""
     answer = answer_what_if(replay.job, replay.steps)
     if changes:
-        share = answer.residual_share
-        if share > MOST_RESIDUAL:
-            raise ChangeError(
-                _phrase_unexplained_share(share),
-                "run without --change: the critical path lists the owners of the unexplained time",
-            )
+        if answer.refusal:
+            raise ChangeError(answer.refusal, "run without --change for the critical path and the ledger as recorded")
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
-    return build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts)
-
-
-def _phrase_unexplained_share(share: float) -> str:
-    limit = format_quantity(MOST_RESIDUAL, "ratio", 2)
-    return f"{format_quantity(share, 'ratio', 2)} of the critical path is unexplained, more than {limit}: nothing is predicted"
+    report = build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts, replay.cautions)
+    return replace(report, unseen=replay.unseen)
 
 
 def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     """Plan the fixes of the findings that name a change: predict the step with one after the other."""
     recorded = answer_what_if(replay.job, replay.steps)
-    share = recorded.residual_share
-    fixes = [make_fix(finding) for finding in findings if finding.changes]
+    changing = [finding for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
-    if share > MOST_RESIDUAL:
-        fixes, unplanned = [], [_phrase_unexplained_share(share)]
-    plan = plan_fixes(replay.job, replay.steps, fixes)
-    unplanned += [f"not predicted: {fixes[place].name}: {problem}" for place, problem in plan.refused]
-    return build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts)
-
-
-def make_fix(finding: Finding) -> Fix:
-    """Make the fix of a finding."""
-    return Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
+    if recorded.refusal:
+        changing, unplanned = [], [recorded.refusal]
+    plan, _ = plan_findings(replay.job, replay.steps, changing)
+    unplanned += [f"not predicted: {changing[place].rule}: {problem}" for place, problem in plan.refused]
+    report = build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts, replay.cautions)
+    return replace(report, unseen=replay.unseen)
 
 
 def ask_what_if(
@@ -240,7 +154,7 @@ def ask_what_if(
     """
     if not changes:
         replay = replay_run(paths, options, questions=None)
-        report = pipeline.judge(replay.measured, details=False)
+        report = pipeline.judge(replace(replay.measured, graphs=()), details=False)
         return plan_run(replay, [finding for finding in report.findings if finding.severity != "info"])
     parsed = [_read_change(change) for change in changes]
     return predict_run(replay_run(paths, options), parsed)

@@ -40,7 +40,6 @@ from tracekit.pipeline import question_selection
 from tracekit.pipeline.build_report import build_report_of_sections, judge_section
 from tracekit.pipeline.cache import measurement_cache, saved_measurements
 from tracekit.pipeline.cache.file_index import discover_with_options
-from tracekit.pipeline.claims import deduct_causes_from_symptoms, drop_duplicate_estimates, rescale_after_start_up
 from tracekit.pipeline.measure_source import (
     READING_SHARE,
     ProcessId,
@@ -59,10 +58,14 @@ from tracekit.pipeline.measure_source import (
     scale_progress,
 )
 from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
+from tracekit.pipeline.prediction.predicting import predict_savings
+from tracekit.pipeline.prediction.run_graphs import add_missing_graphs, join_runs
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.finding_parts import merge_stage_findings
+from tracekit.pipeline.summary.start_up_share import rescale_after_start_up
+from tracekit.pipeline.summary.unproven import drop_repeated_estimates
 from tracekit.pipeline.wire_format.worker_tables import (
     LARGE_FILE_BYTES,
     MeasuredOutcome,
@@ -134,7 +137,8 @@ def analyze_uncached(
     `discovery` is the known discovery result for the paths that are not saved measurements.
     Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
-    measured = measure_all(paths, options, discovery)
+    predicts = options.questions is None and not options.stages
+    measured = measure_all(paths, replace(options, graphs=predicts), discovery)
     report = judge(measured, progress=options.progress, question_files=options.question_files, details=options.details)
     return RunResult(report, measured)
 
@@ -254,7 +258,8 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
             results = measurement_cache.measure_or_load(work, discovery.sources, shelf, run)
-            return reduce_outcomes(merge_outcome_tables(results, apart), discovery, options)
+            reduced = reduce_outcomes(merge_outcome_tables(results, apart), discovery, options)
+            return add_missing_graphs(reduced, discovery.sources, options) if options.graphs else reduced
         from tracekit.engine import ray, ray_discover
 
         outcomes = ray.run_and_fold_on_ray(
@@ -477,7 +482,7 @@ def judge(
 ) -> Report:
     """Judge measurements, fresh or loaded, and build the report; the same measurements give the same report.
 
-    With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
+    If the measurements include graphs, the report predicts what the fixes of the findings save. With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
     and charts are made on first access, and it has no values for a later compare.
     """
     questions = load_every_question(question_files)
@@ -506,8 +511,9 @@ def _judge_questions(
         if answer is not None:
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
-    sections = drop_duplicate_estimates(merge_stage_findings(deduct_causes_from_symptoms(sections, limits), limits))
-    sections = rescale_after_start_up(measured, sections, limits)
+    sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
+    predicted = predict_savings(join_runs(measured), sections, limits)
+    sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):
         limits = limits.only({"severity"}.union(*rules.values()))
@@ -515,4 +521,4 @@ def _judge_questions(
         sections.append(checked.make_rules_section(sections, rules, limits))
     # Skipped questions are least interesting to readers: list them last.
     sections.sort(key=lambda section: section.status == "skipped")
-    return build_report_of_sections(measured, steps, sections, errors, details=details)
+    return build_report_of_sections(measured, steps, sections, errors, predicted.replays, details=details)

@@ -156,11 +156,12 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
         nothing = [f"### {phrases.describe_no_findings(report)}", *unproven]
         return [("findings", ["\n\n".join(nothing[:1] + ["\n".join(unproven)] * bool(unproven))])]
     blocks = [("findings", ["### Top issues"])]
-    amounts = phrases.format_savings(findings)
-    for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
-        blocks.append((f"finding {number}", [_format_markdown_finding(report, finding, number, amount)]))
-    if sum(finding.recoverable_ns is not None for finding in findings) > 1:
-        blocks.append(("overlap", [f"<sub>{phrases.OVERLAP_NOTE}.</sub>"]))
+    for number, finding in enumerate(findings, 1):
+        blocks.append((f"finding {number}", [_format_markdown_finding(report, finding, number)]))
+    if plans := phrases.describe_plans(report):
+        blocks.append(("plan", ["\n".join(f"{escape_markdown(sentence)}." for sentence in plans)]))
+    if any(finding.saving for finding in findings):
+        blocks.append(("prediction", [f"<sub>{phrases.PREDICTION_NOTE}.</sub>"]))
     if unproven:
         blocks.append(("unproven", ["\n".join(unproven)]))
     if left:
@@ -169,17 +170,16 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
     return blocks
 
 
-def _format_markdown_finding(report: Report, finding: Finding, number: int, amount: tuple[str, str]) -> str:
-    """Format a finding as a list item: its largest cost, the claim, the advice, evidence, places."""
+def _format_markdown_finding(report: Report, finding: Finding, number: int) -> str:
+    """Format a finding as a list item: what its fix saves, the claim, the advice, evidence, places."""
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
-    if finding.recoverable_ns is not None:
-        time, share = (escape_markdown(text) for text in amount)
-        head += f" — max saving **{time}** per step ({share})"
+    if saving := phrases.describe_saving(finding, report):
+        head += f" — {escape_markdown(saving)}"
     lines = [f"{head}<br>", f"   {escape_line_start(escape_markdown(phrases.format_claim(finding)))}"]
     if finding.advice:
         lines.append(f"   <br>→ {escape_markdown(finding.advice)}")
     if finding.parts:
-        parts = zip(finding.parts, phrases.format_savings(finding.parts), strict=True)
+        parts = zip(finding.parts, phrases.format_costs(finding.parts), strict=True)
         listed = (f"{escape_markdown(time)}: {escape_markdown(part.claim)}" for part, (time, _) in parts)
         lines.append(f"   <br><sub>Stages: {'; '.join(islice(listed, 8))}</sub>")
     if finding.evidence:

@@ -9,7 +9,6 @@ from typing import Any
 
 from tracekit.model.report import Finding, Report, Section, Sheet
 from tracekit.model.text.labels import choose_plural
-from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import make_grid
@@ -79,8 +78,8 @@ def _summarize_section(section: Section) -> str:
 def _summarize_notebook_finding(finding: Finding) -> str:
     """Summarize a finding: the rule, its saving, the claim."""
     gain = ""
-    if finding.recoverable_ns is not None:
-        gain = f"max saving {format_quantity(finding.recoverable_ns, 'ns')} per step"
+    if finding.saving is not None:
+        gain = f"step {phrases.format_steps([finding.saving.before_ns, finding.saving.step_ns])}"
     return " · ".join(part for part in (finding.rule, gain, phrases.format_claim(finding)) if part)
 
 

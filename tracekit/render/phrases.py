@@ -19,6 +19,7 @@ from tracekit.model.units import (
     format_cell,
     format_moment,
     format_quantity,
+    format_signed,
     format_speedup,
     refine_scale,
 )
@@ -29,11 +30,16 @@ _MORE_IN_SECTION = re.compile(r"rows; more in section [\w-]+")
 SENTENCE = 600
 """Longest claim, advice or reason shown, in characters."""
 
-SAVING_TITLE = "max saving per step"
-"""Title of the savings of findings."""
+ALONE_TITLE, AFTER_TITLE = "alone", "after the above"
+"""Titles of the savings of findings: the step with this fix only, and with this one and those above it."""
 
-OVERLAP_NOTE = "Savings may overlap: they do not add up. tracekit whatif predicts the step with one fix after the other"
-"""Note under a list of findings."""
+PREDICTION_NOTE = "Steps are predicted by replaying the recorded ones. Kernels keep their length"
+"""Note under a list of findings with savings."""
+
+UNPREDICTED = "not predicted"
+
+MAX_PLAN_STEPS = 6
+"""Most steps of a plan in one line; those between the first ones and the last are left out."""
 
 
 def list_identity_facts(report: Report) -> list[str]:
@@ -97,15 +103,98 @@ def format_place(place: Place, spans: Sequence[tuple[str, int, int]] = ()) -> st
     return " · ".join(part for part in parts if part) or "everywhere"
 
 
-def format_savings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """Format the time and share of a step that each finding may recover, with times in one unit."""
-    scale = choose_scale((finding.recoverable_ns for finding in findings), "ns", figures=3)
+def format_costs(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Format the time per step that each finding is about and its share of the step, with times in one unit."""
+    scale = choose_scale((finding.cost_ns for finding in findings), "ns", figures=3)
     amounts = []
     for finding in findings:
-        cell = format_cell(finding.recoverable_ns, refine_scale(finding.recoverable_ns, scale))
-        time = append_unit_label(cell, scale)
-        amounts.append((time, format_quantity(finding.recoverable_ratio, "ratio")))
+        cell = format_cell(finding.cost_ns, refine_scale(finding.cost_ns, scale))
+        amounts.append((append_unit_label(cell, scale), format_quantity(finding.cost_ratio, "ratio")))
     return amounts
+
+
+def format_savings(findings: Sequence[Finding], report: Report) -> list[tuple[str, str]]:
+    """Format what the fix of each finding saves alone, and the steps before and after it on top of those above.
+
+    Both are empty for a finding that is not about time.
+    """
+    return [_format_saving(finding, report) for finding in findings]
+
+
+def _format_saving(finding: Finding, report: Report) -> tuple[str, str]:
+    saving = finding.saving
+    if saving is None:
+        return "", UNPREDICTED if _lacks_prediction(finding, report) else ""
+    before = find_blocking_number(finding, report)
+    after = format_steps([saving.before_ns, saving.step_ns]) if before is None else f"behind #{before}"
+    return format_step_change(-saving.alone_ns, saving.recorded_ns), after
+
+
+def _lacks_prediction(finding: Finding, report: Report) -> bool:
+    """Check whether a finding is about time, but its fix could not be replayed."""
+    return bool(report.replays and finding.cost_ns) and finding.severity != "info"
+
+
+def format_step_change(change_ns: float, step_ns: float) -> str:
+    """Format a change of the step with its sign, in the unit of the step."""
+    scale = choose_scale([step_ns], "ns", figures=3)
+    cell = format_cell(abs(change_ns), refine_scale(abs(change_ns), scale, figures=3))
+    sign = "" if not any(digit in cell for digit in "123456789") else "−" if change_ns < 0 else "+"
+    return append_unit_label(f"{sign}{cell}", scale)
+
+
+def format_steps(steps_ns: Sequence[float]) -> str:
+    """Format the lengths of steps that follow one another: `63.7 → 56.9 ms`."""
+    scale = choose_scale(steps_ns, "ns", figures=3)
+    return append_unit_label(" → ".join(format_cell(step_ns, scale) for step_ns in steps_ns), scale)
+
+
+def find_blocking_number(finding: Finding, report: Report) -> int | None:
+    """Find the number, in the report, of the finding whose fix leaves this one little to save."""
+    saving = finding.saving
+    if saving is None or saving.behind is None:
+        return None
+    for number, other in enumerate(report.findings, 1):
+        if other.saving and (other.saving.number, other.saving.recorded_ns) == (saving.behind, saving.recorded_ns):
+            return number
+    return None
+
+
+def describe_saving(finding: Finding, report: Report) -> str:
+    """Describe what a fix saves: alone, on top of those above, and after all others; empty if that is unknown."""
+    saving = finding.saving
+    if saving is None:
+        return UNPREDICTED if _lacks_prediction(finding, report) else ""
+    alone, last = (format_step_change(-ns, saving.recorded_ns) for ns in (saving.alone_ns, saving.last_ns))
+    before = find_blocking_number(finding, report)
+    after = f"behind #{before}" if before is not None else f"step {format_steps([saving.before_ns, saving.step_ns])}"
+    return f"{after} after the above, {alone} alone, {last} after all others"
+
+
+def describe_plans(report: Report) -> list[str]:
+    """Describe the plan of each run: the step with one fix after the other, or why nothing is predicted."""
+    sentences = []
+    for replay in report.replays:
+        run = f" of {make_printable(replay.run, 80)}" if len(report.replays) > 1 and replay.run else ""
+        if replay.refusal and any(finding.cost_ns for finding in report.findings):
+            sentences.append(f"No {replay.unit}{run} is predicted: {replay.refusal}")
+            continue
+        savings = [f.saving for f in report.findings if f.saving and f.saving.recorded_ns == replay.recorded_ns]
+        steps_ns = [saving.step_ns for saving in sorted(savings, key=lambda saving: saving.number)]
+        if len(steps_ns) > 1 and replay.step_ns is not None and replay.recorded_ns:
+            share = format_signed(replay.step_ns / replay.recorded_ns - 1, "ratio")
+            fixes = f"all {len(steps_ns)} fixes"
+            sentences.append(f"With {fixes}{run}: {_format_plan(replay.recorded_ns, steps_ns)} ({share})")
+    return sentences
+
+
+def _format_plan(recorded_ns: float, steps_ns: Sequence[float]) -> str:
+    """Format the steps of a plan; of a long one the first ones and the last."""
+    if len(steps_ns) <= MAX_PLAN_STEPS:
+        return format_steps([recorded_ns, *steps_ns])
+    first = format_steps([recorded_ns, *steps_ns[: MAX_PLAN_STEPS - 1], steps_ns[-1]])
+    head, _, last = first.rpartition(" → ")
+    return f"{head} → … → {last}"
 
 
 def choose_first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
@@ -131,7 +220,7 @@ def list_unproven_claims(report: Report, shown_findings: Sequence[Finding]) -> l
 
     Included are those with a large price, or one above the smallest saving of the shown findings.
     """
-    least = min((f.recoverable_ns for f in shown_findings if f.recoverable_ns), default=None)
+    least = min((f.cost_ns for f in shown_findings if f.cost_ns), default=None)
     sentences: list[str] = []
     for verdict in report.unproven:
         is_large = (verdict.price_ratio or 0.0) >= WORTH_PROVING
@@ -167,7 +256,7 @@ def describe_no_findings(report: Report) -> str:
 def format_claim(finding: Finding) -> str:
     """Format a claim; if no time shows its weight, the severity precedes it."""
     text = make_printable(finding.claim, SENTENCE)
-    if finding.recoverable_ns is None and finding.severity != "info":
+    if finding.cost_ns is None and finding.severity != "info":
         return f"{finding.severity}: {text}"
     return text
 

@@ -20,7 +20,7 @@ _Records = dict[type, dict[str, Any]]
 
 
 def make_schema_document(kind: type, version: str) -> dict[str, Any]:
-    """Make the schema of a dataclass that is saved under a version such as `tracekit.report/1`."""
+    """Make the schema of a dataclass that is saved under a version such as `tracekit.report/2`."""
     body = make_schema(kind)
     body["required"] = [*body.get("required", ()), "schema"]
     body["properties"]["schema"] = {"const": version}
@@ -30,7 +30,7 @@ def make_schema_document(kind: type, version: str) -> dict[str, Any]:
 def make_schema_urn(version: str) -> str:
     """Make the URN of a version, which no host has to serve.
 
-    >>> make_schema_urn("tracekit.report/1")
+    >>> make_schema_urn("tracekit.report/2")
     'urn:tracekit:report:1'
     """
     return "urn:" + version.replace(".", ":").replace("/", ":")

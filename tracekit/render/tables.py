@@ -8,7 +8,7 @@ from typing import Any
 
 from tracekit.model.display import NamedFrames
 from tracekit.model.errors import make_unknown_name_error
-from tracekit.model.report import Cell, Heading, Report, Sheet, Unit
+from tracekit.model.report import Cell, Heading, Report, Saving, Sheet, Unit
 from tracekit.model.system.lazy_pandas import pd
 from tracekit.render import phrases
 
@@ -67,8 +67,12 @@ def _make_findings_table(report: Report) -> Sheet:
     headings = (
         Heading("rule", "rule"),
         Heading("severity", "severity"),
-        Heading("recoverable", phrases.SAVING_TITLE, "ns"),
-        Heading("recoverable", "of the step", "ratio"),
+        Heading("alone", "saved alone", "ns", "Predicted; empty where the fix cannot be replayed."),
+        Heading("after", "saved after the above", "ns"),
+        Heading("last", "saved after all others", "ns"),
+        Heading("step", "step then", "ns", "Predicted step with this fix and those above it."),
+        Heading("cost", "cost", "ns", "Time per step that the finding is about."),
+        Heading("cost", "of the step", "ratio"),
         Heading("confidence", "confidence", "ratio"),
         Heading("claim", "claim"),
         Heading("advice", "advice"),
@@ -78,8 +82,9 @@ def _make_findings_table(report: Report) -> Sheet:
         (
             finding.rule,
             finding.severity,
-            finding.recoverable_ns,
-            finding.recoverable_ratio,
+            *_list_saving_cells(finding.saving),
+            finding.cost_ns,
+            finding.cost_ratio,
             finding.confidence,
             finding.claim,
             finding.advice,
@@ -88,6 +93,13 @@ def _make_findings_table(report: Report) -> Sheet:
         for finding in report.findings
     ]
     return Sheet("findings", "Findings", headings, tuple(rows))
+
+
+def _list_saving_cells(saving: Saving | None) -> tuple[Cell, ...]:
+    """List what a fix saves alone, after those above and after all others, and the step then."""
+    if saving is None:
+        return None, None, None, None
+    return saving.alone_ns, saving.after_ns, saving.last_ns, saving.step_ns
 
 
 def _make_remarks_table(report: Report) -> Sheet:

@@ -236,24 +236,18 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
         if left or report.answer or not report.sections:
             return []
         return [[(f"{phrases.describe_no_findings(report)}.", "bold")], *unproven, []]
-    amounts = phrases.format_savings(findings)
-    times, shares = (max(_count_terminal_cells(text) for text in texts) for texts in zip(*amounts, strict=True))
-    amount_width = min(times + _GAP + shares, width - 20)
-    title, aside = "Top issues", phrases.SAVING_TITLE
-    fill = max(width - _count_terminal_cells(title) - max(_count_terminal_cells(aside), amount_width), 1)
-    right = _pad_text(aside, max(_count_terminal_cells(aside), amount_width), right=True)
-    lines: list[StyledLine] = [[(title, "bold"), (" " * fill, ""), (right, "dim")]]
+    aside, amounts = _align_savings(findings, report, width - 20)
+    title = "Top issues"
+    fill = " " * max(width - _count_terminal_cells(title) - _count_terminal_cells(aside), 1) if aside else ""
+    lines: list[StyledLine] = [[(title, "bold"), (fill, ""), (aside, "dim")]]
     rule_width = min(max(_count_terminal_cells(make_printable(finding.rule, 32)) for finding in findings), 32)
     first_of: dict[tuple[str, str], int] = {}
-    for number, (finding, (time, share)) in enumerate(zip(findings, amounts, strict=True), 1):
-        both = f"{_pad_text(time, times, right=True)}  {_pad_text(share, shares, right=True)}"
-        amount = _pad_text(both, amount_width, right=True)
+    for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
         lines += _format_text_claim(finding, number, amount, width, rule_width)
         alike = first_of.setdefault((finding.rule, finding.advice), number)
         lines += _format_text_advice(finding, width, alike if alike < number else None, findings[alike - 1])
         lines += _format_finding_parts(finding, width) if options.verbose else []
-    if sum(finding.recoverable_ns is not None for finding in findings) > 1:
-        lines += _indent_lines(_wrap_text(f"{phrases.OVERLAP_NOTE}.", width - 5, style="dim"), 5)
+    lines += _format_text_plans(report, width, is_predicted=bool(aside))
     lines += unproven
     if left:
         text = phrases.describe_hidden_findings(len(findings), left, options.top, verbose=options.verbose)
@@ -261,10 +255,34 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
     return [*lines, []]
 
 
+def _align_savings(findings: list[Finding], report: Report, most: int) -> tuple[str, list[str]]:
+    """Align the two columns of savings: (their titles, the cells of each finding); without a prediction there is one."""
+    amounts = phrases.format_savings(findings, report)
+    rows = [(phrases.ALONE_TITLE, phrases.AFTER_TITLE), *amounts]
+    if all(finding.saving is None for finding in findings):
+        after = min(max(_count_terminal_cells(text) for _, text in amounts), most)
+        return "", [_pad_text(text, after, right=True) for _, text in amounts]
+    alone, after = (max(_count_terminal_cells(text) for text in texts) for texts in zip(*rows, strict=True))
+    width = min(alone + _GAP + after, most)
+    cells = [f"{_pad_text(one, alone, right=True)}{' ' * _GAP}{_pad_text(two, after, right=True)}" for one, two in rows]
+    titles, *aligned = [_pad_text(cell, width, right=True) for cell in cells]
+    return titles, aligned
+
+
+def _format_text_plans(report: Report, width: int, *, is_predicted: bool) -> list[StyledLine]:
+    """Format the step with all fixes, and how it is predicted."""
+    lines: list[StyledLine] = []
+    for sentence in phrases.describe_plans(report):
+        lines += _indent_lines(_wrap_text(f"{sentence}.", width - 5), 5)
+    if is_predicted:
+        lines += _indent_lines(_wrap_text(f"{phrases.PREDICTION_NOTE}.", width - 5, style="dim"), 5)
+    return lines
+
+
 def _format_finding_parts(finding: Finding, width: int) -> list[StyledLine]:
     """Format the stages of a finding, one per line with its amount."""
     lines: list[StyledLine] = []
-    for part, (time, _) in zip(finding.parts, phrases.format_savings(finding.parts), strict=True):
+    for part, (time, _) in zip(finding.parts, phrases.format_costs(finding.parts), strict=True):
         text = f"{time}: {make_printable(part.claim, phrases.SENTENCE)}"
         lines += _label_lines(" " * 7, "", _wrap_text(text, width - 9, style="dim"), 9)
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -24,11 +23,21 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
 )
+from tracekit.replay.equalising import equalise_work
+from tracekit.replay.overlapping import (
+    HAND_OVER_NS,
+    Passes,
+    list_early_reductions,
+    list_gather_passes,
+    list_reduction_passes,
+    start_earlier,
+    wait_later,
+)
 from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import MICRO, JobIndex, mark_windows, select_host_edges, select_ops
 
-ASYNC_CALL_NS, HAND_OVER_NS = 4 * MICRO, 1 * MICRO
-"""Host time of an asynchronous copy, and the delay of the consumer of a hidden collective."""
+ASYNC_CALL_NS = 4 * MICRO
+"""Host time of an asynchronous copy."""
 
 MOST_NS = 10**15
 """Longest time that a change may make of an edge: sums of such times are numbers of 64 bits."""
@@ -77,12 +86,18 @@ def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> Touche
 
 
 def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
-    """Multiply lengths by a factor, or shorten them to a length."""
-    rows = (
+    """Multiply lengths by a factor, or shorten them to a length; of a range those of the host and of all that it launches."""
+    host = (
         select_host_edges(index, change.where, returns=change.do == "scale")
-        if change.on == "host"
-        else _find_lengths(index, _pick_ops(index, change))
+        if change.on in ("host", "range")
+        else np.empty(0, np.int64)
     )
+    ops = np.empty(0, np.int64)
+    if change.on == "range":
+        ops = select_ops(index, change.where, "all")
+    elif change.on != "host":
+        ops = _pick_ops(index, change)
+    rows = np.concatenate((host, _find_lengths(index, ops)))
     old = weights.weight[rows]
     if change.do == "scale":
         new = _multiply(old, change.factor or 0)
@@ -221,10 +236,8 @@ def _find_previous(index: JobIndex) -> Ints:
 def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints) -> None:
     """Drop the waits for removed collectives; the last of each step waits for the collective kept before instead."""
     job, edges, weight = index.job, index.job.edges, weights.weight
-    op_of = np.full(len(job.time) + 2, -1, np.int64)
-    op_of[index.op_start + 1] = np.arange(len(index.op_start))
     waits = np.flatnonzero((edges.kind == STREAM_WAIT) & (weight > NEVER))
-    source = op_of[edges.source[waits]]
+    source = index.find_ops_ending_at(edges.source[waits])
     lost = gone[source] & (source >= 0) & np.append(index.is_collective, False)[source]
     waits, source = waits[lost], source[lost]
     weight[waits] = NEVER
@@ -265,21 +278,43 @@ def _drop_host_rows(index: JobIndex, weights: Weights, change: RunChange, ops: I
     weights.weight[waits[np.isin(run[edges.target[waits]], runs)]] = NEVER
 
 
+def _overlap(
+    weights: Weights,
+    change: RunChange,
+    move_waits: Callable[[JobIndex, Ints, Passes], tuple[Ints, Ints, Ints]],
+    index: JobIndex,
+    passes: Passes,
+) -> None:
+    """Move the waits of collectives. Raises `ChangeError` if there are none to move."""
+    before = weights.weight.copy()
+    added = move_waits(index, weights.weight, passes)
+    if np.array_equal(before, weights.weight):
+        raise ChangeError(
+            f"the collectives of {change.describe()} already overlap with compute",
+            "faster links or fewer bytes: scale collective factor=0.5",
+        )
+    if len(added[0]):
+        weights.added.append(added)
+
+
 def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
-    """Let only what a row launches wait for the selected collectives."""
+    """Let only what a row launches wait for the selected collectives, or what waits for the last of each pass."""
     ops, edges = _pick_ops(index, change), index.job.edges
+    if change.until is None:
+        _overlap(weights, change, wait_later, index, list_reduction_passes(index, ops))
+        return
     total = int(index.job.first_op[-1])
     hidden = np.zeros(len(index.job.time) + 2, np.bool_)
     hidden[index.op_start[ops] + 1] = True
     is_collective = np.append(index.is_collective, False)
     consumers = (edges.kind == STREAM_WAIT) & hidden[edges.source] & ~is_collective[index.edge_op]
     weights.weight[consumers] = NEVER
-    within = index.match_within(change.until or "")
+    within = index.match_within(change.until)
     waiting = np.flatnonzero(within[index.op_path] & ~index.is_collective[:total])
     if not len(waiting):
         raise ChangeError(
             f"until: no row in this run that launches work matches {change.until!r}",
-            index.suggest_names(change.until or ""),
+            index.suggest_names(change.until),
         )
     for process in np.unique(index.op_process[ops]).tolist():
         mine = ops[index.op_process[ops] == process]
@@ -292,121 +327,47 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
         weights.added.append((source, target, np.full(len(source), HAND_OVER_NS)))
 
 
+def _accumulate(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Reduce gradients once per step of the optimizer."""
+    ops = list_early_reductions(index, _pick_ops(index, change))
+    if not len(ops):
+        raise ChangeError(
+            f"the collectives of {change.describe()} run once per step of an optimizer, as far as one is recorded",
+            "remove collective removes all collectives of this name",
+        )
+    _drop_ops(index, weights, ops)
+
+
+def _fuse(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Run selected ops that follow one another on a stream as one op: one launch, and no gaps between them."""
+    ops, edges = _pick_ops(index, change), index.job.edges
+    chosen = np.zeros(len(index.op_start) + 1, np.bool_)
+    chosen[ops] = True
+    follows = np.append(chosen[:-1] & chosen[_find_previous(index)], False)
+    owned = follows[index.edge_op] & (weights.weight > NEVER)
+    if not owned.any():
+        raise ChangeError(f"no two ops of {change.describe()} follow one another on a stream", index.suggest(change))
+    weights.weight[owned & (edges.kind == STREAM_GAP)] = 0
+    weights.weight[owned & (edges.kind == LAUNCH)] = NEVER
+    if change.factor is not None:
+        rows = _find_lengths(index, ops)
+        weights.weight[rows] = _multiply(weights.weight[rows], change.factor)
+
+
 def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
-    """Let each op, or each stretch of host time, last as long as that of the median rank at the same place."""
-    edges = index.job.edges
-    ranks = change.where.rank
-    everywhere = replace(change.where, rank=None)
-    if change.on == "host":
-        rows = select_host_edges(index, everywhere, returns=True)
-        process, at = index.edge_process[rows], index.job.time[edges.target[rows]] - 1
-        name = np.append(_number_names(index, "paths"), -1)[edges.owner[rows]]
-        lengths, targets = weights.weight[rows], rows
-    else:
-        ops = select_ops(index, everywhere, "device")
-        process, at = index.op_process[ops], index.op_at_ns[ops]
-        name = _number_names(index, "ops")[ops]
-        edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int64)
-        own = np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY)))
-        edge_of[edges.owner[own]] = own
-        targets = edge_of[ops]
-        lengths = weights.weight[targets]
-    if not len(targets):
-        raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
-    left = lengths > NEVER
-    targets, lengths = targets[left], lengths[left]
-    process, at, name = process[left], at[left], name[left]
-    work = _PlacedWork(index, process, at, name, lengths)
-    usual = work.find_usual_lengths(ranks)
-    of_ranks = work.mark_ranks(ranks)
-    chosen = of_ranks & (usual >= 0)
-    weights.weight[targets[chosen]] = usual[chosen]
-    if change.on == "host" and ranks is not None:
-        # What no other rank does at this place: pauses, and code of this rank only.
-        holder = np.append(index.holder, -1)[edges.owner[targets]]
-        extra = of_ranks & (usual == NOWHERE_ELSE) & ~np.isin(holder, _DOES_WORK)
-        weights.weight[targets[extra]] = 0
-
-
-_DOES_WORK = [HOLDER[name] for name in ("op", "call", "first_call", "sync")]
-
-
-def _number_names(index: JobIndex, what: str) -> Ints:
-    """Number the names of all paths or ops over all processes."""
-    numbers: dict[str, int] = {}
-    parts = []
-    for graph in index.job.processes:
-        coded = graph.paths.name if what == "paths" else graph.ops.name
-        of_text = [numbers.setdefault(text, len(numbers)) for text in coded.texts]
-        parts.append(np.array([*of_text, -1], np.int64)[coded.codes])
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-AS_IT_IS, NOWHERE_ELSE = -1, -2
-"""Marks of lengths: the rank is no slower than others there; no other rank works there."""
-
-
-class _PlacedWork:
-    """Work of all processes by where it is done: the step, the stage and the name."""
-
-    def __init__(self, index: JobIndex, process: Ints, time: Ints, name: Ints, lengths: Ints) -> None:
-        self.index, self.process, self.lengths = index, process, lengths
-        step, stage = index.step_at(process, time), index.stage_at(process, time)
-        _, where = np.unique(np.stack((step, stage, name)), axis=1, return_inverse=True)
-        self.where = where.reshape(-1)
-        order = np.lexsort((time, self.where, process))
-        fresh = np.append(True, (np.diff(process[order]) != 0) | (np.diff(self.where[order]) != 0))
-        begin = np.flatnonzero(fresh)
-        size = np.diff(np.append(begin, len(order)))
-        self.part = np.empty(len(order), np.int64)
-        self.part[order] = np.repeat(np.arange(len(begin)), size)
-        self.ordinal = np.empty(len(order), np.int64)
-        self.ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
-        self.of_part = order[begin]
-        self.count = size
-        self.total = np.bincount(self.part, weights=np.maximum(lengths, 0)).astype(np.int64)
-
-    def mark_ranks(self, ranks: frozenset[int] | None) -> Mask:
-        """Mark the work of some ranks (None: of all)."""
-        if ranks is None:
-            return np.ones(len(self.process), np.bool_)
-        is_chosen = [graph.source.rank in ranks for graph in self.index.job.processes]
-        return np.array([*is_chosen, False])[self.process]
-
-    def find_usual_lengths(self, ranks: frozenset[int] | None) -> Ints:
-        """Find how long each op would take on the median of the other ranks, `AS_IT_IS` or `NOWHERE_ELSE`.
-
-        Where all do equally many, each takes as long as that at its place; otherwise all are scaled to the usual sum.
-        """
-        counted = ~self.mark_ranks(ranks) if ranks is not None else np.ones(len(self.process), np.bool_)
-        parts = np.flatnonzero(counted[self.of_part])
-        of_part = self.where[self.of_part]
-        totals = _find_middle_values(of_part[parts], self.total[parts], int(self.where.max(initial=-1)) + 1)
-        counts = _find_middle_values(of_part[parts], self.count[parts], int(self.where.max(initial=-1)) + 1)
-        usual_total, usual_count = totals[self.where], counts[self.where]
-        own = self.total[self.part]
-        key = self.where * (int(self.ordinal.max(initial=0)) + 1) + self.ordinal
-        distinct, place = np.unique(key, return_inverse=True)
-        middle = _find_middle_values(place[counted], self.lengths[counted], len(distinct))[place]
-        scaled = (self.lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
-        usual = np.where((usual_count == self.count[self.part]) & (middle >= 0), middle, scaled)
-        return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
-
-
-def _find_middle_values(group: Ints, values: Ints, count: int) -> Ints:
-    """Compute the median of each group 0 … count-1; -1 for an empty one."""
-    middle = np.full(count, -1, np.int64)
-    order = np.lexsort((values, group))
-    first = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(order) else order
-    size = np.diff(np.append(first, len(order)))
-    low, high = values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
-    middle[group[order[first]]] = (low + high) // 2
-    return middle
+    """Let each op, or each stretch of host time, last as long as that of the median rank or step at the same place."""
+    equalise_work(index, weights.weight, change)
 
 
 def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
-    """Prepare each batch on another thread: it is ready one preparation / workers after the one before."""
+    """Prepare each batch on another thread: it is ready one preparation / workers after the one before.
+
+    A collective begins as early as the one before it could.
+    """
     job, where = index.job, change.where
+    if change.on == "collective":
+        _overlap(weights, change, start_earlier, index, list_gather_passes(index, _pick_ops(index, change)))
+        return
     assert where.range is not None, "the verb requires it"
     rows = select_host_edges(index, where)
     if not len(rows):
@@ -439,6 +400,8 @@ _VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {
     "unwait": _unwait,
     "unblock": _unblock,
     "hide": _hide,
+    "accumulate": _accumulate,
+    "fuse": _fuse,
     "equalise": _equalise,
     "prefetch": _prefetch,
     "graph": _graph,

@@ -10,13 +10,14 @@ import re
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Coded, select_rows
+from tracekit.model.tables.arrays import Coded, Nullable, select_rows
 from tracekit.model.tables.keys import find_distinct
 from tracekit.model.trace import Trace
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.replay.device_ops import MICRO, DeviceOps, mark_copies_to_host
 from tracekit.replay.edges import QUEUE, SYNC_RETURN, EdgeList, Ints, Mask
 from tracekit.replay.host_threads import HostThreads
+from tracekit.replay.recorded_waits import RecordedWaits
 
 _EVENT = re.compile(r"(?:cuda|hip)EventSynchronize|cuEventSynchronize")
 _STREAM = re.compile(r"(?:cuda|hip)StreamSynchronize|cuStreamSynchronize")
@@ -40,6 +41,8 @@ SKEW_SHARE = 0.05
 OWN_COST_NS, RETURNED_NS, DEFAULT_COST_NS = 6 * MICRO, 4 * MICRO, 5 * MICRO
 LOOK_BACK = 64
 """Ops before the return that are tried."""
+CHANCE = 0.02
+"""Share of the event waits by which a copy that all seem to wait for may end after their return."""
 DEFAULT_QUEUE, LEAST_QUEUE = 1024, 200
 """Launches that the device takes before a launch has to wait, and the least that counts as measured."""
 
@@ -57,6 +60,7 @@ class _Calls:
     op: Ints
     stream: Ints
     end_instant: Ints
+    correlation: Nullable
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -73,7 +77,7 @@ class _Launched:
         self.by_end = np.argsort(ops.end, kind="stable")
         self.ends = ops.end[self.by_end]
         self.copies = self.order[mark_copies_to_host(ops)[self.order]]
-        self.copies_at_ns = ops.launch_ns[self.copies]
+        self.copies_at_ns, self.copy_ends = ops.launch_ns[self.copies], np.append(ops.end[self.copies], 0)
 
     def mark_launched_before(self, op: Ints, ts_ns: Ints) -> Mask:
         """Mark ops that were launched before a time; those without a launch were before the recording began."""
@@ -94,10 +98,12 @@ class CallWaits:
     queue_is_measured: bool
 
 
-def add_call_waits(trace: Trace, threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList) -> CallWaits:
+def add_call_waits(
+    trace: Trace, threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList, recorded: RecordedWaits
+) -> CallWaits:
     """Add the edges from ops to the calls that waited for them, and take the waits off the host's own time.
 
-    `first` is the instant of the start of the first op.
+    `first` is the instant of the start of the first op. Recorded waits replace those that the rules infer.
     """
     if not len(ops) or not len(threads.time):
         return CallWaits(0, DEFAULT_QUEUE, queue_is_measured=False)
@@ -107,8 +113,10 @@ def add_call_waits(trace: Trace, threads: HostThreads, ops: DeviceOps, first: in
     _find_events(calls, ops, launched, awaited)
     _find_streams(calls, ops, launched, awaited)
     _find_device(calls, launched, awaited)
+    of_record = recorded.find_of_calls(calls.correlation)
+    awaited[of_record >= 0] = of_record[of_record >= 0]
     awaited[(awaited >= 0) & (ops.end[awaited] > calls.end + _allow_skew(calls)) & (calls.sync != _NOT_SYNC)] = -1
-    _add_returns(calls, ops, awaited, threads, first, edges)
+    _add_returns(calls, ops, awaited, (of_record < 0, threads, first), edges)
     lengths = _measure_queue(calls, ops, launched, awaited)
     queue = int(np.bincount(lengths).argmax()) if len(lengths) >= 3 else 0
     is_measured = queue >= LEAST_QUEUE
@@ -143,6 +151,7 @@ def _list_calls(trace: Trace, threads: HostThreads, ops: DeviceOps) -> _Calls:
         op_at[begin_instant],
         _look_up_streams(trace, rows, ops),
         threads.find_instants(thread, (start + dur)[rows]),
+        select_rows(trace.nullable("host_ops", "correlation"), rows),
     )
 
 
@@ -215,14 +224,16 @@ def _blocks_launches(ops: DeviceOps) -> bool:
 def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: Ints) -> None:
     """Find what event waits waited for: an op that ends shortly before the return, a copy to the host first.
 
-    A call whose event had happened waits for the same copy as calls like it: the n-th last.
+    A call whose event had happened waits for the same copy as calls like it, the n-th last; but for one that had ended when
+    nearly all such calls returned.
     """
     rows = np.flatnonzero(calls.sync == _EVENT_SYNC)
     if not len(rows):
         return
     to_host = mark_copies_to_host(ops)
     place = np.searchsorted(launched.ends, calls.end[rows], side="right") - 1
-    is_open = np.ones(len(rows), np.bool_)
+    # In a short call the end of an op shows nothing: it may have ended by chance.
+    is_open = calls.end[rows] - calls.begin[rows] > LONG_NS
     for back in range(LOOK_BACK):
         is_open &= place >= back
         at = np.maximum(place - back, 0)
@@ -240,9 +251,23 @@ def _find_events(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: In
     own = np.searchsorted(launched.copies_at_ns, ops.launch_ns[awaited[met]], side="right")
     usual = int(np.bincount(np.maximum(later - own, 0)).argmax()) if len(met) else 0
     blocked = rows[awaited[rows] < 0]
-    nth = np.searchsorted(launched.copies_at_ns, calls.begin[blocked], side="right") - 1 - usual
+    last = np.searchsorted(launched.copies_at_ns, calls.begin[blocked], side="right") - 1
+    least = _count_running_copies(calls.end[blocked], launched, last)
+    usual = max(usual, int(np.quantile(least, 1 - CHANCE, method="higher")) if len(least) else 0)
+    nth = last - usual
     known = nth >= 0
     awaited[blocked[known]] = launched.copies[nth[known]]
+
+
+def _count_running_copies(returned_ns: Ints, launched: _Launched, last: Ints) -> Ints:
+    """Count the latest copies, from the `last` one back, that still ran when each call returned."""
+    running = np.zeros(len(last), np.int64)
+    for _ in range(LOOK_BACK):
+        goes_on = (last >= running) & (launched.copy_ends[np.maximum(last - running, 0)] > returned_ns)
+        if not goes_on.any():
+            break
+        running += goes_on
+    return running
 
 
 def _allow_skew(calls: _Calls) -> Ints:
@@ -289,9 +314,13 @@ def _find_device(calls: _Calls, launched: _Launched, awaited: Ints) -> None:
 
 
 def _add_returns(
-    calls: _Calls, ops: DeviceOps, awaited: Ints, threads: HostThreads, first: int, edges: EdgeList
+    calls: _Calls, ops: DeviceOps, awaited: Ints, where: tuple[Mask, HostThreads, int], edges: EdgeList
 ) -> None:
-    """Add the edge from each awaited op to the return of its call; the call keeps only its own cost."""
+    """Add the edge from each awaited op to the return of its call; the call keeps only its own cost.
+
+    `where` has the mask of calls whose wait is inferred, the threads, and the instant of the start of the first op.
+    """
+    is_inferred, threads, first = where
     rows = np.flatnonzero(awaited >= 0)
     op, end = awaited[rows], calls.end[rows]
     length, after = end - calls.begin[rows], end - ops.end[op]
@@ -302,7 +331,8 @@ def _add_returns(
     at = calls.end_instant[rows]
     threads.spent_ns[at[waits]] = np.maximum(threads.spent_ns[at[waits]] - (length - own)[waits], 0)
     weight = np.where(waits, after, np.minimum(after, RETURNED_NS))
-    edges.add(first + 2 * op + 1, at, weight, SYNC_RETURN, threads.path[np.maximum(at - 1, 0)], inferred=True)
+    source, path = first + 2 * op + 1, threads.path[np.maximum(at - 1, 0)]
+    edges.add(source, at, weight, SYNC_RETURN, path, inferred=is_inferred[rows])
 
 
 def _measure_queue(calls: _Calls, ops: DeviceOps, launched: _Launched, awaited: Ints) -> Ints:

@@ -17,7 +17,9 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import did_you_mean, make_displayable
 
-Verb = Literal["scale", "set", "remove", "unwait", "unblock", "hide", "equalise", "prefetch", "graph"]
+Verb = Literal[
+    "scale", "set", "remove", "unwait", "unblock", "hide", "accumulate", "fuse", "equalise", "prefetch", "graph"
+]
 Target = Literal["host", "device", "collective", "range"]
 
 
@@ -44,6 +46,7 @@ class Selection:
     - `at_least_us`: only stretches of selected host time this long; `longer_than_us`: only ops this long; `smaller_bytes`: only collectives of
       a message smaller than this.
     - `before`: the time just before a row; `nth`: only the n-th range of each step, from 0.
+    - `requests_below`: only iterations of a rollout engine that generate for fewer requests, without a prompt among them.
     """
 
     rank: frozenset[int] | None = None
@@ -62,6 +65,7 @@ class Selection:
     smaller_bytes: float = 0.0
     before: str | None = None
     nth: frozenset[int] | None = None
+    requests_below: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class RunChange:
     to_us: float | None = None
     host: str | None = None
     until: str | None = None
+    across: str | None = None
     workers: int | None = None
 
     def describe(self) -> str:
@@ -93,7 +98,11 @@ class VerbRecord:
 
 
 VERBS: Mapping[str, VerbRecord] = {
-    "scale": VerbRecord("Multiply the length by a factor.", ("host", "device", "collective"), ("factor",)),
+    "scale": VerbRecord(
+        "Multiply the length by a factor; of a range with all that it launches.",
+        ("host", "device", "collective", "range"),
+        ("factor",),
+    ),
     "set": VerbRecord("Shorten to a length in µs.", ("host", "device", "collective"), ("to_us",)),
     "remove": VerbRecord(
         "Remove ops, and with `host` the time of the rows that launched them; or a range with all that it launched.",
@@ -104,20 +113,43 @@ VERBS: Mapping[str, VerbRecord] = {
     "unwait": VerbRecord("Do not wait for the device in the selected calls.", ("host",)),
     "unblock": VerbRecord("Make copies asynchronous: their calls return at once.", ("device",), ("op",)),
     "hide": VerbRecord(
-        "Let only the work inside the row `until` wait for these collectives.", ("collective",), ("until",)
+        "Let only the work inside the row `until`, or after the last of their pass, wait for these collectives.",
+        ("collective",),
+        (),
+        ("until",),
     ),
-    "equalise": VerbRecord("Let each op last as long as the median rank's op at its place.", ("device", "host")),
+    "accumulate": VerbRecord(
+        "Reduce gradients only in the last backward pass before each step of the optimizer.", ("collective",), ("op",)
+    ),
+    "fuse": VerbRecord(
+        "Run ops that follow one another on a stream as one, with one launch, at `factor` of their time.",
+        ("device",),
+        (),
+        ("factor",),
+    ),
+    "equalise": VerbRecord(
+        "Let each op last as long as the median rank's op at its place; with across=step, as the median step's.",
+        ("device", "host"),
+        (),
+        ("across",),
+    ),
     "prefetch": VerbRecord(
-        "Let `workers` threads prepare what a range prepares, ahead of time.", ("range",), ("range",), ("workers",)
+        "Let `workers` threads prepare what a range prepares, ahead of time; or begin each collective one earlier.",
+        ("range", "collective"),
+        (),
+        ("workers",),
     ),
     "graph": VerbRecord(
         "Launch all ops of a range or stage with one call, at `factor` of its host time.", ("range",), (), ("factor",)
     ),
 }
 
-_TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host")
+ACROSS = ("rank", "step")
+"""What `equalise` compares: ranks, or the steps of a rank."""
+
+_TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host", "across")
 _SETS = ("rank", "step", "nth")
-_NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us", "smaller_bytes")
+_NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us", "smaller_bytes", "requests_below")
 _LARGEST = {"factor": 10**6, "workers": 10**6}
 FIELDS = ("do", "on", *_TEXTS, *_SETS, *_NUMBERS, "silent", "workers")
 
@@ -177,7 +209,7 @@ def make_change(values: Any) -> RunChange:
     return _check_precise(RunChange(verb, on, where, **{name: fields[name] for name in _OWN & fields.keys()}))
 
 
-_OWN = {"factor", "to_us", "host", "until", "workers"}
+_OWN = {"factor", "to_us", "host", "until", "across", "workers"}
 """Fields of single verbs."""
 
 
@@ -205,6 +237,8 @@ def _check_field(name: str, value: Any) -> Any:
     if name in _TEXTS:
         if not isinstance(value, str):
             raise ChangeError(f"{name}: {value!r} is not a text")
+        if name == "across" and value not in ACROSS:
+            raise ChangeError(f"across: {value!r} is neither rank nor step")
         try:
             with warnings.catch_warnings(action="ignore"):
                 re.compile(re.escape(value) if name in ("stage", "work") else value)
@@ -243,9 +277,12 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
 
 _NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
     ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
+    ("fuse", "device"): (("op", "by", "work"), "ops", "name them: by=Optimizer.step"),
     ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
     ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
+    ("scale", "range"): (("range", "stage", "step", "requests_below"), "range", "name it: range=decode, or stage=gen"),
     ("remove", "range"): (("range", "stage"), "range", "name it: range=validation"),
+    ("prefetch", "range"): (("range",), "range", "name it: range=enumerate, or collectives: prefetch collective"),
     ("graph", "range"): (("range", "stage", "by"), "range", "name it: range=decode, or stage=gen"),
 }
 """By verb and target: fields with at least one required, the word for the missing name, and a hint."""

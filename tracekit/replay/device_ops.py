@@ -17,6 +17,7 @@ from tracekit.process.device.transfers import parse_copy_direction
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.replay.edges import COPY, KERNEL, LAUNCH, OVERLAP, STREAM_GAP, STREAM_WAIT, EdgeList, Ints, Mask, Numbers
 from tracekit.replay.host_threads import HostThreads
+from tracekit.replay.recorded_waits import LaunchedOps, RecordedWaits
 
 MICRO = 1_000
 
@@ -132,6 +133,15 @@ def list_device_ops(trace: Trace, threads: HostThreads) -> DeviceOps:
     )
 
 
+def list_launched_ops(trace: Trace, ops: DeviceOps) -> LaunchedOps:
+    """List the launched ops in the order of their launches; a stream without a number is -1."""
+    launched = np.flatnonzero(ops.is_launched)
+    order = launched[np.argsort(ops.launch_ns[launched], kind="stable")]
+    stream = trace.nullable("device_ops", "stream")
+    recorded = np.where(stream.missing, -1, stream.values)[ops.row[order]]
+    return LaunchedOps(order, ops.launch_ns[order], recorded.astype(np.int64))
+
+
 def _find_launch_instants(
     trace: Trace, threads: HostThreads, issued: Ints, start: Ints
 ) -> tuple[Numbers, Numbers, Numbers]:
@@ -162,7 +172,9 @@ def find_previous_ops(stream: npt.NDArray[np.int32], start: Ints) -> Ints:
     return previous
 
 
-def add_device_edges(threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList) -> DeviceOps:
+def add_device_edges(
+    threads: HostThreads, ops: DeviceOps, first: int, edges: EdgeList, recorded: RecordedWaits
+) -> DeviceOps:
     """Add the edges into starts and through ops, and return the ops with `waited_for`.
 
     Instant `first + 2 k` is the start of op k, the next one its end. Ends of collectives are left to the job.
@@ -181,7 +193,9 @@ def add_device_edges(threads: HostThreads, ops: DeviceOps, first: int, edges: Ed
     by_stream = np.where(has_previous & ~overlaps, before + gap, _UNKNOWN)
     ready = np.maximum(by_launch, by_stream)
     late = np.where(ready > _UNKNOWN, ops.start - ready, 0)
-    waited_for = _find_awaited_ops(ops, ready, np.flatnonzero((late > LATE_NS) & ~overlaps))
+    is_inferred = (late > LATE_NS) & ~overlaps
+    is_inferred[recorded.waiting] = False
+    waited_for = _find_awaited_ops(ops, ready, np.flatnonzero(is_inferred))
     launched = np.flatnonzero(ops.is_launched)
     edges.add(launching.from_instant[launched], starts[launched], launching.typical_ns[launched], LAUNCH, launched)
     follows = np.flatnonzero(has_previous & ~overlaps)
@@ -191,11 +205,31 @@ def add_device_edges(threads: HostThreads, ops: DeviceOps, first: int, edges: Ed
     waits = np.flatnonzero(waited_for >= 0)
     lag = ops.start[waits] - ops.end[waited_for[waits]]
     edges.add(ends[waited_for[waits]], starts[waits], lag, STREAM_WAIT, waits, inferred=True)
+    _add_recorded_waits(ops, recorded, late, starts, waited_for, edges)
     plain = np.flatnonzero(~ops.is_collective)
     kind = np.where(ops.is_copy[plain], COPY, KERNEL)
     edges.add(starts[plain], ends[plain], (ops.end - ops.start)[plain], kind, op[plain])
     columns = {name: getattr(ops, name) for name in DeviceOps.__dataclass_fields__}
     return DeviceOps(**{**columns, "waited_for": waited_for})
+
+
+def _add_recorded_waits(
+    ops: DeviceOps, recorded: RecordedWaits, late: Ints, starts: Ints, waited_for: Ints, edges: EdgeList
+) -> None:
+    """Add the recorded waits of ops, and the one that ended last to `waited_for` where it decided.
+
+    A wait that did not decide gets the usual delay: it decides once other work is faster.
+    """
+    waiting, awaited = recorded.waiting, recorded.awaited
+    lag = ops.start[waiting] - ops.end[awaited]
+    # Clocks of streams agree: an op that starts before the end of another did not wait for it.
+    waiting, awaited, lag = waiting[lag >= 0], awaited[lag >= 0], lag[lag >= 0]
+    slow = (ops.is_collective | ops.is_copy)[waiting]
+    decided = (late[waiting] > LATE_NS) & (lag <= np.where(slow, AFTER_FOR_COPIES_NS, AFTER_OTHER_STREAM_NS))
+    weight = np.where(decided, lag, np.minimum(lag, DEFAULT_GAP_NS))
+    edges.add(starts[awaited] + 1, starts[waiting], weight, STREAM_WAIT, waiting)
+    order = np.flatnonzero(decided)[np.argsort(ops.end[awaited[decided]], kind="stable")]
+    waited_for[waiting[order]] = awaited[order]
 
 
 def _measure_launching(threads: HostThreads, ops: DeviceOps) -> _Launching:

@@ -91,7 +91,7 @@ class EdgeList:
         kind: Any,
         owner: Any = -1,
         *,
-        inferred: bool = False,
+        inferred: Any = False,
     ) -> None:
         """Add edges; single values hold for all."""
         count = max(np.size(source), np.size(target))

@@ -149,6 +149,13 @@ def close_ledger(job: JobGraph, steps: JobSteps, timing: Timing | None = None) -
     )
 
 
+def measure_residual_ratio(job: JobGraph, ledger: Ledger) -> float:
+    """Measure the share of all windows that no dependency explains."""
+    window_ns = int(ledger.window_ns.sum())
+    unexplained = sum(int(np.minimum(owed_ns, job.settled.residual_ns).sum()) for owed_ns in ledger.owed_ns)
+    return unexplained / window_ns if window_ns else 0.0
+
+
 def _find_window(job: JobGraph, steps: JobSteps, time: Ints, process: int) -> tuple[int, int, int]:
     """Find the window of a process: begin, end, and the instant at its end."""
     rows = np.flatnonzero(steps.process == process)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tracekit.model.records import dataclass
+from tracekit.model.report import Saving
 from tracekit.replay.apply import Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.contention import Contention, measure_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.predict import time_changed_graph
 from tracekit.replay.selection import JobIndex
-from tracekit.replay.steps import JobSteps, measure_step_times
+from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 LITTLE = 0.2
 """A fix that saves less than this share of what it saves alone is behind another."""
+
+NEARLY = 0.9
+"""Fixes that save at least this share of the most are nearly equal: the first of them is next."""
+
+LEAST = 0.001
+"""Share of the step below which a fix hardly matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,34 +36,36 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFix:
-    """A fix of the plan, in ns per step.
-
-    - `step_ns`: the step with this fix and all before it.
-    - `alone_ns`: what it saves alone; `last_ns`: what it saves once all others are made.
-    - `place`: place of the fix among those given.
-    - `behind`: number of the earlier fix, from 1, that leaves it little to save; None if no single one does.
-    """
+    """A fix of the plan, its place among those given, and what it saves."""
 
     fix: Fix
     place: int
-    step_ns: float
-    gain_ns: float
-    alone_ns: float
-    last_ns: float
-    behind: int | None = None
+    saving: Saving
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes in order, the recorded step, and why other fixes could not be predicted, by their place."""
+    """Fixes in order, the recorded step, and why other fixes could not be predicted: (place, reason).
+
+    `contention` has the measured slowdown of kernels during collectives, which is applied.
+    """
 
     recorded_ns: float
     fixes: tuple[PlannedFix, ...]
     refused: tuple[tuple[int, str], ...]
+    contention: Contention | None = None
+
+    @property
+    def step_ns(self) -> float:
+        """The step with all fixes."""
+        return self.fixes[-1].saving.step_ns if self.fixes else self.recorded_ns
 
 
 def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
-    """Plan fixes greedily: the next is the one that gives the shortest step on top of those chosen."""
+    """Plan fixes greedily: the next is the one that gives the shortest step on top of those chosen, or nearly so.
+
+    Fixes that hardly matter, alone or last, come at the end in the order of what they save alone.
+    """
     planner = _Planner(job, steps)
     alone, refused = {}, []
     for place, fix in enumerate(fixes):
@@ -63,24 +73,62 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
             alone[place] = planner.time([fix])
         except ChangeError as error:
             refused.append((place, error.problem))
-    open_: list[int] = list(alone)
+    last = _measure_last_savings(planner, {place: fixes[place] for place in alone})
     chosen: list[int] = []
     planned: list[PlannedFix] = []
-    everything = planner.time([fixes[place] for place in open_]) if open_ else planner.recorded_ns
-    while open_:
-        results = {place: planner.time([*(fixes[done] for done in chosen), fixes[place]]) for place in open_}
-        best = min(open_, key=lambda place: (results[place], place))
-        open_.remove(best)
-        others = [fixes[place] for place in alone if place != best]
-        last = planner.time(others) - everything if others else planner.recorded_ns - alone[best]
-        before = planned[-1].step_ns if planned else planner.recorded_ns
-        gain, most = before - results[best], planner.recorded_ns - alone[best]
+    before = planner.recorded_ns
+    for best in _choose_order(planner, fixes, alone, last, chosen):
+        earlier = [fixes[place] for place in chosen]
+        step_ns = planner.time([*earlier, fixes[best]])
+        most = planner.recorded_ns - alone[best]
+        low_ns, high_ns = planner.measure_spread(fixes[best])
         behind = None
-        if gain < LITTLE * most and most > 0:
-            behind = planner.find_blocking_fix(fixes[best], [fixes[place] for place in chosen])
-        planned.append(PlannedFix(fixes[best], best, results[best], gain, most, last, behind))
+        if before - step_ns < LITTLE * most and most > 0:
+            behind = planner.find_blocking_fix(fixes[best], earlier)
+        saving = Saving(
+            number=len(chosen) + 1,
+            alone_ns=most,
+            after_ns=before - step_ns,
+            last_ns=last[best],
+            before_ns=before,
+            step_ns=step_ns,
+            recorded_ns=planner.recorded_ns,
+            low_ns=low_ns,
+            high_ns=high_ns,
+            behind=behind,
+        )
+        planned.append(PlannedFix(fixes[best], best, saving))
         chosen.append(best)
-    return Plan(planner.recorded_ns, tuple(planned), tuple(refused))
+        before = step_ns
+    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.contention)
+
+
+def _measure_last_savings(planner: _Planner, fixes: Mapping[int, Fix]) -> dict[int, float]:
+    """Measure what each fix saves once all others are made."""
+    everything = planner.time(list(fixes.values())) if fixes else 0.0
+    return {place: planner.time([fixes[other] for other in fixes if other != place]) - everything for place in fixes}
+
+
+def _choose_order(
+    planner: _Planner,
+    fixes: Sequence[Fix],
+    alone: Mapping[int, float],
+    last: Mapping[int, float],
+    chosen: Sequence[int],
+) -> Iterator[int]:
+    """Choose the next fix on top of those `chosen`, which the caller extends."""
+    least = LEAST * planner.recorded_ns
+    large = [place for place in alone if max(planner.recorded_ns - alone[place], last[place]) >= least]
+    small = [place for place in alone if place not in large]
+    while large:
+        earlier = [fixes[done] for done in chosen]
+        step_ns = {place: planner.time([*earlier, fixes[place]]) for place in large}
+        before = planner.time(earlier)
+        most = before - min(step_ns.values())
+        best = next(place for place in large if before - step_ns[place] >= (NEARLY * most if most > 0 else most))
+        large.remove(best)
+        yield best
+    yield from sorted(small, key=lambda place: (alone[place], place))
 
 
 class _Planner:
@@ -88,17 +136,33 @@ class _Planner:
 
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
-        self.recorded_ns = measure_step_times(steps, job.time).mean_ns
-        self._known: dict[tuple[int, ...], float] = {}
+        self.contention = measure_contention(job)
+        self._recorded = measure_step_times(steps, job.time)
+        self._known: dict[tuple[int, ...], StepTimes] = {(): self._recorded}
+
+    @property
+    def recorded_ns(self) -> float:
+        """The mean step as recorded."""
+        return self._recorded.mean_ns
 
     def time(self, fixes: Sequence[Fix]) -> float:
         """Time the mean step with these fixes, in this order. Raises `ChangeError`."""
+        return self._time_steps(fixes).mean_ns
+
+    def measure_spread(self, fix: Fix) -> tuple[float, float]:
+        """Measure the least and the most that a fix takes off a recorded step."""
+        before, after = self._recorded.by_number, self._time_steps([fix]).by_number
+        savings = [before[number] - ns for number, ns in after.items() if number in before]
+        return min(savings, default=0.0), max(savings, default=0.0)
+
+    def _time_steps(self, fixes: Sequence[Fix]) -> StepTimes:
         key = tuple(id(fix) for fix in fixes)
         if key not in self._known:
             weights = Weights(np.array(self.job.edges.weight), [])
             for fix in fixes:
                 self._apply(weights, fix, is_first=len(fixes) == 1)
-            self._known[key] = measure_step_times(self.steps, time_changed_graph(self.job, weights).time).mean_ns
+            timing = time_changed_graph(self.job, weights, self.contention)
+            self._known[key] = measure_step_times(self.steps, timing.time)
         return self._known[key]
 
     def find_blocking_fix(self, fix: Fix, earlier: Sequence[Fix]) -> int | None:

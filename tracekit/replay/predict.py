@@ -9,11 +9,15 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.replay.apply import Touched, Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.contention import Contention, measure_contention, rescale_kernels
 from tracekit.replay.edges import Ints, Numbers
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.paths import Timing, order_instants, time_instants
 from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
+
+CONTENTION_ROUNDS = 2
+"""Replays after which kernels get the length that the collectives at the same time allow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,6 +25,7 @@ class Prediction:
     """Effect of a change: the step after it and all changes before it, and the step with this change alone, ns.
 
     `weight` and `timing` are those of the graph with all changes so far; `added` has the source and target of added edges.
+    `contention` has the measured slowdown of kernels during collectives; it changed the length of `rescaled` kernels.
     """
 
     change: RunChange
@@ -30,20 +35,41 @@ class Prediction:
     timing: Timing
     weight: Ints
     added: tuple[Numbers, Numbers]
+    contention: Contention | None = None
+    rescaled: int = 0
 
 
-def time_changed_graph(job: JobGraph, weights: Weights) -> Timing:
-    """Time the graph with changed weights. Raises `ChangeError` if added edges contradict the order of the run."""
-    edges = job.edges
-    if not weights.added:
-        return time_instants(job.settled.ordering, edges.source, np.ascontiguousarray(weights.weight), job.time)
-    added = _join_added(weights)
-    source, target = np.concatenate((edges.source, added[0])), np.concatenate((edges.target, added[1]))
-    weight = np.concatenate((weights.weight, added[2]))
-    ordering = order_instants(len(job.time), source, target)
-    if ordering.acyclic < len(job.time):
-        raise ChangeError("the changed order of work contradicts itself", "select less, for example one range")
-    return time_instants(ordering, source, weight, job.time)
+def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention | None = None) -> Timing:
+    """Time the graph with changed weights. Raises `ChangeError` if added edges contradict the order of the run.
+
+    With `contention`, kernels are as long as the collectives at the same time let them be, after the changes.
+    """
+    return _time_with_contention(job, weights, contention)[0]
+
+
+def _time_with_contention(job: JobGraph, weights: Weights, contention: Contention | None) -> tuple[Timing, int]:
+    """Time the graph with changed weights: (times, number of kernels with another length than the changes alone give)."""
+    edges, ordering = job.edges, job.settled.ordering
+    source, weight, added = edges.source, weights.weight, _join_added(weights)
+    if weights.added:
+        source, target = np.concatenate((source, added[0])), np.concatenate((edges.target, added[1]))
+        ordering = order_instants(len(job.time), source, target)
+        if ordering.acyclic < len(job.time):
+            raise ChangeError("the changed order of work contradicts itself", "select less, for example one range")
+
+    def time_edges(weight: Ints) -> Timing:
+        return time_instants(ordering, source, np.concatenate((weight, added[2])), job.time)
+
+    timing, count = time_edges(weight), 0
+    for _ in range(CONTENTION_ROUNDS if contention is not None else 0):
+        assert contention is not None, "rounds need a factor"
+        rescaled = rescale_kernels(job, contention, weights.weight, timing.time)
+        count = int((rescaled != weights.weight).sum())
+        if np.array_equal(rescaled, weight):
+            break
+        weight = rescaled
+        timing = time_edges(weight)
+    return timing, count
 
 
 def _join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:
@@ -56,18 +82,19 @@ def _join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:
 
 def predict_changes(job: JobGraph, steps: JobSteps, changes: Sequence[RunChange]) -> list[Prediction]:
     """Predict the step with the first change, with the first two, and so on. Raises `ChangeError`."""
-    index = JobIndex(job)
+    index, contention = JobIndex(job), measure_contention(job)
     so_far = Weights(job.edges.weight.copy(), [])
     predictions = []
     for place, change in enumerate(changes):
         touched = apply_change(index, so_far, change)
-        timing = time_changed_graph(job, so_far)
+        timing, rescaled = _time_with_contention(job, so_far, contention)
         step = measure_step_times(steps, timing.time)
         alone = step.mean_ns
         if place:
             weights = Weights(job.edges.weight.copy(), [])
             apply_change(index, weights, change)
-            alone = measure_step_times(steps, time_changed_graph(job, weights).time).mean_ns
+            alone = measure_step_times(steps, time_changed_graph(job, weights, contention).time).mean_ns
         added = _join_added(so_far)[:2]
-        predictions.append(Prediction(change, touched, step, alone, timing, so_far.weight.copy(), added))
+        weight = so_far.weight.copy()
+        predictions.append(Prediction(change, touched, step, alone, timing, weight, added, contention, rescaled))
     return predictions

@@ -19,16 +19,22 @@ from tracekit.process.ops.shapes import DIMS, TYPES
 from tracekit.process.steps.stage_lookup import select_outer_stages
 from tracekit.process.steps.windows import StageWindows, find_steps_and_stages
 from tracekit.replay.call_waits import CallWaits, add_call_waits
-from tracekit.replay.device_ops import DeviceOps, add_device_edges, list_device_ops
+from tracekit.replay.device_ops import DeviceOps, add_device_edges, list_device_ops, list_launched_ops
 from tracekit.replay.edges import HAND_OVER, EdgeList, Edges, Ints, Mask, Numbers
 from tracekit.replay.hand_overs import add_hand_overs
+from tracekit.replay.host_load import HostLoad, measure_host_load
 from tracekit.replay.host_threads import CallPaths, HostThreads, add_host_edges, build_host_threads
+from tracekit.replay.kernel_work import KernelWork, number_kernel_work
+from tracekit.replay.recorded_waits import read_recorded_waits
 
 READS = frozenset(
-    {"host_ops", "device_ops", "device_ranges", "syncs", "windows", "threads", "python_calls", "memory_ops"}
+    {
+        *("host_ops", "device_ops", "device_ranges", "syncs", "windows"),
+        *("threads", "python_calls", "memory_ops", "thread_states"),
+    }
 )
 """Raw tables that a graph is built from."""
-ARGUMENTS = (*COLLECTIVE_ARGS, DIMS, TYPES)
+ARGUMENTS = (*COLLECTIVE_ARGS, DIMS, TYPES, "grid")
 """Recorded arguments that a graph is built from."""
 
 ISSUE_NS = 100_000
@@ -63,6 +69,7 @@ class ProcessGraph:
 
     Instants are those of host threads (`host_count`, in the order of `HostThreads`), then the start and end of each op.
     `path` is what a thread does from each host instant on. `classes` marks the ops of each class (`process.ops.op_classes`).
+    `records_waits`: all waits between streams are recorded, and none is inferred from other steps and ranks.
     """
 
     source: Source
@@ -79,14 +86,19 @@ class ProcessGraph:
     stages: StageWindows
     waits: CallWaits
     hand_overs: int
+    records_waits: bool
+    load: HostLoad
+    work: KernelWork
 
 
 def build_process_graph(trace: Trace) -> ProcessGraph:
     """Build the graph of one process from its trace."""
     threads, edges = build_host_threads(trace), EdgeList()
     first = len(threads.time)
-    ops = add_device_edges(threads, list_device_ops(trace, threads), first, edges)
-    waits = add_call_waits(trace, threads, ops, first, edges)
+    listed = list_device_ops(trace, threads)
+    recorded = read_recorded_waits(trace, list_launched_ops(trace, listed))
+    ops = add_device_edges(threads, listed, first, edges, recorded)
+    waits = add_call_waits(trace, threads, ops, first, edges, recorded)
     meetings = _list_meetings(trace, threads, ops, first, edges)
     hand_overs = add_hand_overs(threads, edges)
     add_host_edges(threads, edges)
@@ -106,6 +118,9 @@ def build_process_graph(trace: Trace) -> ProcessGraph:
         trace.derived(select_outer_stages),
         waits,
         hand_overs,
+        recorded.is_complete,
+        measure_host_load(trace),
+        number_kernel_work(trace, ops.row),
     )
 
 

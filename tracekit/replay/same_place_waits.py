@@ -67,7 +67,7 @@ def _list_places(processes: Sequence[ProcessGraph], computes: Sequence[Ints]) ->
     kinds: dict[tuple[str | None, str | None], int] = {}
     for number, (graph, compute) in enumerate(zip(processes, computes, strict=True)):
         ops = graph.ops
-        op = np.flatnonzero(ops.is_collective & ops.is_launched)
+        op = np.flatnonzero(ops.is_collective & ops.is_launched & (not graph.records_waits))
         op = op[np.argsort(ops.launch_ns[op], kind="stable")]
         begins = np.sort(graph.time[graph.steps.begin])
         step = np.searchsorted(begins, ops.launch_ns[op], side="right")

@@ -16,9 +16,11 @@ from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.units import format_ranges
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
+from tracekit.process.steps.engine_batches import parse_engine_batch
 from tracekit.replay.changes import RunChange, Selection
 from tracekit.replay.edges import DEVICE_KINDS, HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
 from tracekit.replay.job_graph import JobGraph
+from tracekit.replay.process_graph import ProcessGraph
 
 MICRO = 1_000
 
@@ -52,6 +54,7 @@ class JobIndex:
         self.op_call_end = _concatenate(
             job, lambda number: _shift(job.processes[number].ops.call_end, int(job.first[number]))
         )
+        self.op_thread = _concatenate(job, lambda number: _find_launching_threads(job.processes[number]))
         self.op_ns = _concatenate(job, lambda number: job.processes[number].ops.end - job.processes[number].ops.start)
         self.is_collective = _concatenate(job, lambda number: job.processes[number].ops.is_collective).astype(np.bool_)
         self.is_copy = _concatenate(job, lambda number: job.processes[number].ops.is_copy).astype(np.bool_)
@@ -71,20 +74,30 @@ class JobIndex:
     def match_within(self, pattern: str) -> Mask:
         """Mark the paths that lead through a row of a matching name; the last element is for no path."""
         if pattern not in self._within:
-            within = self.match_paths(pattern).copy()
-            while True:
-                wider = within.copy()
-                wider[:-1] |= within[self.parent]
-                if np.array_equal(wider, within):
-                    break
-                within = wider
-            self._within[pattern] = within
+            self._within[pattern] = self._widen(self.match_paths(pattern))
         return self._within[pattern]
+
+    def _widen(self, paths: Mask) -> Mask:
+        """Mark the paths that lead through any marked one."""
+        within = paths.copy()
+        while True:
+            wider = within.copy()
+            wider[:-1] |= within[self.parent]
+            if np.array_equal(wider, within):
+                return within
+            within = wider
 
     def find_call_ends(self, ops: Ints) -> Ints:
         """Find the instants at which the launches of these ops return; ops without a known launch are left out."""
         ends: Ints = self.op_call_end[ops]
         return ends[ends >= 0]
+
+    def find_ops_ending_at(self, instants: Numbers) -> Ints:
+        """Find the device op that ends at each instant; -1 for other instants."""
+        op_of = np.full(len(self.job.time) + 2, -1, np.int64)
+        op_of[self.op_start + 1] = np.arange(len(self.op_start))
+        found: Ints = op_of[instants]
+        return found
 
     def list_launching_ops(self, ops: Ints) -> list[Mask]:
         """List the paths within each host op that launched any of these device ops directly."""
@@ -104,14 +117,9 @@ class JobIndex:
 
     def _mark_paths_below(self, path: int) -> Mask:
         """Mark a path and all paths within it."""
-        below = np.zeros(len(self.parent) + 1, np.bool_)
-        below[path] = True
-        while True:
-            wider = below.copy()
-            wider[:-1] |= below[self.parent]
-            if np.array_equal(wider, below):
-                return below
-            below = wider
+        only = np.zeros(len(self.parent) + 1, np.bool_)
+        only[path] = True
+        return self._widen(only)
 
     def suggest(self, change: RunChange) -> str:
         """Name what a pattern of the change may have meant, for each pattern that no name matches."""
@@ -151,12 +159,29 @@ class JobIndex:
         """Mark recorded times at which any thread of the process is in a row of a matching name."""
         if pattern not in self._windows:
             self._windows[pattern] = self._list_windows(self.match_within(pattern))
+        return self._mark_inside(self._windows[pattern], process, time)
+
+    @staticmethod
+    def _mark_inside(windows: list[Intervals], process: Ints, time: Ints) -> Mask:
+        """Mark times within the windows of their process."""
         inside = np.zeros(len(time), np.bool_)
-        for number, (start, end) in enumerate(self._windows[pattern]):
+        for number, (start, end) in enumerate(windows):
             mine = np.flatnonzero(process == number)
             if len(start) and len(mine):
                 inside[mine] = find_window_at(start, end, time[mine]) >= 0
         return inside
+
+    def mark_times_of_few_requests(self, below: float, process: Ints, time: Ints) -> Mask:
+        """Mark recorded times at which an engine generates for fewer requests than this, without a prompt among them."""
+        key = f"requests below {below}"
+        if key not in self._windows:
+            few = [np.empty(0, np.bool_)]
+            for graph in self.job.processes:
+                batches = [parse_engine_batch(text) for text in graph.paths.name.texts]
+                is_few = [b is not None and not b.prefill_requests and 0 < b.decode_requests < below for b in batches]
+                few.append(np.array([*is_few, False])[graph.paths.name.codes])
+            self._windows[key] = self._list_windows(self._widen(np.append(np.concatenate(few), False)))
+        return self._mark_inside(self._windows[key], process, time)
 
     def _list_windows(self, within: Mask) -> list[Intervals]:
         """List when each process is in one of the marked paths."""
@@ -173,6 +198,16 @@ class JobIndex:
         if pattern not in self._ops:
             self._ops[pattern] = self._match(pattern, lambda graph: graph.ops.name)
         return self._ops[pattern]
+
+    def number_names(self, name: Callable[[Any], Coded]) -> Ints:
+        """Number the names of all paths or ops over all processes; -1 for none."""
+        numbers: dict[str, int] = {}
+        parts = [np.empty(0, np.int64)]
+        for graph in self.job.processes:
+            coded = name(graph)
+            of_text = [numbers.setdefault(text, len(numbers)) for text in coded.texts]
+            parts.append(np.array([*of_text, -1], np.int64)[coded.codes])
+        return np.concatenate(parts)
 
     def _match(self, pattern: str, name: Callable[[Any], Coded]) -> Mask:
         compiled = re.compile(pattern)
@@ -235,6 +270,11 @@ def _find_class(job: JobGraph, name: str) -> Callable[[int], Mask]:
         return graph.classes.get(name, np.zeros(len(graph.ops), np.bool_))
 
     return find
+
+
+def _find_launching_threads(graph: ProcessGraph) -> Ints:
+    """Find the thread that launched each op of a process; -1 where it is unknown."""
+    return np.where(graph.ops.is_launched, np.append(graph.thread, -1)[graph.ops.call_begin], -1).astype(np.int64)
 
 
 def _find_op_times(job: JobGraph) -> Callable[[int], Ints]:
@@ -371,6 +411,8 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
         chosen &= index.mark_times_within(where.range, process, time)
     if where.not_range:
         chosen &= ~index.mark_times_within(where.not_range, process, time)
+    if where.requests_below:
+        chosen &= index.mark_times_of_few_requests(where.requests_below, process, time)
     if where.step is not None:
         chosen &= np.isin(index.step_at(process, time), list(where.step))
     if where.nth is not None and where.range:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -130,41 +131,66 @@ def _list_launched_work(job: JobGraph, process: int) -> tuple[Numbers, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Mean step in ns.
+    """Mean step in ns, and each step by its number; a step without a number has a negative one of its own.
 
     A step lasts from the completion of the one before it to its own; means are over the ranks of a role, and the role that
     takes longest counts.
     """
 
     mean_ns: float
+    by_number: Mapping[int, float]
 
 
 def measure_step_times(steps: JobSteps, time: Ints) -> StepTimes:
-    """Measure the mean step at these times of the instants."""
-    done = find_completion(steps, time)
-    spent: dict[tuple[int, int], int] = {}
-    numbers: dict[tuple[int, int], set[tuple[int, int]]] = {}
-    for block in np.unique(steps.block).tolist():
-        rows = np.flatnonzero(steps.block == block)
-        key = int(steps.role[rows[0]]), int(steps.owner[rows[0]])
-        length = int(done[rows].max()) - int(_find_begin(steps, time, int(rows[0])))
-        spent[key] = spent.get(key, 0) + length
-        # A step without a number is one of its own.
-        each = zip(steps.number[rows].tolist(), rows.tolist(), strict=True)
-        numbers.setdefault(key, set()).update((number, row if number < 0 else 0) for number, row in each)
-    by_role: dict[int, list[float]] = {}
-    for (role, owner), length in spent.items():
-        by_role.setdefault(role, []).append(length / len(numbers[role, owner]))
-    return StepTimes(max((sum(each) / len(each) for each in by_role.values()), default=0.0))
+    """Measure the steps at these times of the instants."""
+    length, number = _measure_row_lengths(steps, time), steps.number.copy()
+    unnumbered = number < 0
+    number[unnumbered] = -1 - np.flatnonzero(unnumbered)
+    owned: dict[tuple[int, int], dict[int, int]] = {}
+    rows = zip(steps.role.tolist(), steps.owner.tolist(), number.tolist(), length.tolist(), strict=True)
+    for role, owner, step, ns in rows:
+        of_owner = owned.setdefault((role, owner), {})
+        of_owner[step] = of_owner.get(step, 0) + ns
+    by_role: dict[int, list[dict[int, int]]] = {}
+    for (role, _), of_owner in owned.items():
+        by_role.setdefault(role, []).append(of_owner)
+    longest, mean_ns = _find_longest_role(list(by_role.values()))
+    listed: dict[int, list[int]] = {}
+    for of_owner in longest:
+        for step, ns in of_owner.items():
+            listed.setdefault(step, []).append(ns)
+    return StepTimes(mean_ns, {step: sum(each) / len(each) for step, each in listed.items()})
+
+
+def _find_longest_role(roles: Sequence[list[dict[int, int]]]) -> tuple[list[dict[int, int]], float]:
+    """Find the role with the longest mean step: the steps of its ranks, and their mean."""
+    most: tuple[list[dict[int, int]], float] = ([], 0.0)
+    for ranks in roles:
+        mean_ns = sum(sum(steps.values()) / len(steps) for steps in ranks) / len(ranks)
+        if mean_ns > most[1]:
+            most = ranks, mean_ns
+    return most
+
+
+def _measure_row_lengths(steps: JobSteps, time: Ints) -> Ints:
+    """Measure how long each step of each process takes beyond the ones before it."""
+    length = find_completion(steps, time)
+    cuts = [0, *(np.flatnonzero(np.diff(steps.block)) + 1).tolist(), len(steps)]
+    for low, high in pairwise(cuts):
+        if low < high:
+            done = np.maximum.accumulate(length[low:high])
+            length[low:high] = np.diff(done, prepend=_find_begin(steps, time, low))
+    return length
 
 
 def find_completion(steps: JobSteps, time: Ints) -> Ints:
     """Find when each step is complete: the host has left it, and the ops launched in it have ended."""
-    done = time[steps.end]
-    for row in range(len(steps)):
-        launched = steps.work[steps.first_work[row] : steps.last_work[row]]
-        if len(launched):
-            done[row] = max(int(done[row]), int(time[launched].max()))
+    done: Ints = time[steps.end]
+    launching = np.flatnonzero(steps.last_work > steps.first_work)
+    if len(launching):
+        bounds = np.stack((steps.first_work[launching], steps.last_work[launching]), 1).reshape(-1)
+        ends = np.append(time[steps.work], np.iinfo(np.int64).min)
+        done[launching] = np.maximum(done[launching], np.maximum.reduceat(ends, bounds)[::2])
     return done
 
 

@@ -10,6 +10,8 @@ from tracekit.model.report import Report, Section, Sheet
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
+from tracekit.replay.contention import Contention
+from tracekit.replay.host_load import HostContention, judge_host_contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
 from tracekit.replay.plan import Plan
@@ -28,6 +30,8 @@ from tracekit.replay.what_if_tables import (
 
 MOST_RESIDUAL = 0.2
 """No step is predicted where a larger share of the critical path has no explanation."""
+
+OVERHEAD = "the prediction is of the profiled step: it includes profiler overhead"
 
 LEAST_UNCOVERED = 0.01
 """Share of the critical path before the recording from which on a note mentions it."""
@@ -53,6 +57,24 @@ class WhatIf:
     def residual_share(self) -> float:
         """Share of the recorded critical path that no dependency explains."""
         return measure_path_cover(self.steps, self.recorded_path, self.job.time).residual_share
+
+    @property
+    def contention(self) -> HostContention:
+        """Competition of the processes for CPU cores."""
+        processes = self.job.processes
+        on_host = not any(len(graph.ops) for graph in processes)
+        loads = [graph.load for graph in processes]
+        return judge_host_contention([graph.source for graph in processes], loads, on_host=on_host)
+
+    @property
+    def refusal(self) -> str:
+        """Reason why no step is predicted from this run; empty if it can be."""
+        if self.residual_share > MOST_RESIDUAL:
+            share, limit = (format_quantity(ratio, "ratio", 2) for ratio in (self.residual_share, MOST_RESIDUAL))
+            return f"{share} of the critical path is unexplained, more than {limit}: nothing is predicted"
+        if self.contention.state == "contended":
+            return f"{self.contention.reason}: processes slow each other down, and nothing is predicted"
+        return ""
 
 
 def answer_what_if(job: JobGraph, steps: JobSteps, predictions: Sequence[Prediction] = ()) -> WhatIf:
@@ -101,9 +123,15 @@ def _describe_answer(answer: WhatIf) -> str:
     )
 
 
-def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[str]:
-    if answer.predictions or is_predicted:
-        yield "durations are constants: contention between kernels, clocks and caches are not modeled"
+def _list_cautions(answer: WhatIf, plan: Plan | None = None) -> Iterator[str]:
+    if answer.predictions or (plan is not None and plan.fixes):
+        applied = plan.contention if plan is not None else None
+        if answer.predictions and answer.predictions[-1].rescaled:
+            applied = answer.predictions[-1].contention
+        yield from _describe_constant_durations(applied)
+        yield OVERHEAD
+        if answer.contention.reason:
+            yield answer.contention.reason
     if answer.job.unmatched:
         count = answer.job.unmatched
         yield (
@@ -114,6 +142,16 @@ def _list_cautions(answer: WhatIf, *, is_predicted: bool = False) -> Iterator[st
     if path.length_ns and path.before_ns > LEAST_UNCOVERED * path.length_ns:
         covered = format_quantity(path.length_ns - path.before_ns, "ns")
         yield f"the critical path covers the last {covered}: no dependency leads from there to earlier recordings"
+
+
+def _describe_constant_durations(applied: Contention | None) -> Iterator[str]:
+    """Describe what the replay assumes of the length of kernels, and the contention that it applied."""
+    if applied is None:
+        yield "durations are constants: contention between kernels, clocks and caches are not modeled"
+        return
+    kernels = f"{applied.kernels:,} {choose_plural(applied.kernels, 'kernel')}"
+    yield f"kernels during communication take {applied.factor:.2f}× as long: measured on {kernels}, applied"
+    yield "durations are constants otherwise: contention between other kernels, clocks and caches are not modeled"
 
 
 _CHANGES = parse_headings("""
@@ -142,7 +180,12 @@ def _list_predictions(answer: WhatIf) -> Sheet:
 
 
 def build_plan_report(
-    answer: WhatIf, plan: Plan, unplanned: Sequence[str], title: str, facts: Sequence[str] = ()
+    answer: WhatIf,
+    plan: Plan,
+    unplanned: Sequence[str],
+    title: str,
+    facts: Sequence[str] = (),
+    cautions: Sequence[str] = (),
 ) -> Report:
     """Build the report of a plan: the fixes in order, their changes, the critical path, and the ledger of each rank."""
     fixes = (Section("fixes", "Changes of the fixes", sheets=(_list_changes_of_fixes(plan),)),) if plan.fixes else ()
@@ -153,16 +196,18 @@ def build_plan_report(
         answer=_describe_plan(answer, plan),
         overview=_list_fixes(plan) if plan.fixes else None,
         sections=(*fixes, *_build_sections(answer)),
-        cautions=(*_list_cautions(answer, is_predicted=bool(plan.fixes)), *unplanned),
+        cautions=(*cautions, *_list_cautions(answer, plan), *unplanned),
     )
 
 
 def _describe_plan(answer: WhatIf, plan: Plan) -> str:
     """Describe the step after all fixes."""
     recorded = format_quantity(plan.recorded_ns, "ns")
+    if answer.refusal:
+        return f"{answer.unit} {recorded} as recorded; nothing is predicted"
     if not plan.fixes:
         return f"{answer.unit} {recorded} as recorded; no fix of a finding can be replayed"
-    count, last = len(plan.fixes), plan.fixes[-1].step_ns
+    count, last = len(plan.fixes), plan.step_ns
     share = format_signed((last - plan.recorded_ns) / plan.recorded_ns, "ratio") if plan.recorded_ns else ""
     return (
         f"predicted {answer.unit} with {count} {choose_plural(count, 'fix', 'fixes')}: {recorded} → "
@@ -185,15 +230,15 @@ def _list_fixes(plan: Plan) -> Sheet:
     """List the planned fixes, the one that saves most first."""
     rows = [
         (
-            number,
-            fix.fix.name,
-            fix.step_ns,
-            fix.gain_ns,
-            fix.alone_ns,
-            fix.last_ns,
-            f"#{fix.behind}" if fix.behind else None,
+            planned.saving.number,
+            planned.fix.name,
+            planned.saving.step_ns,
+            planned.saving.after_ns,
+            planned.saving.alone_ns,
+            planned.saving.last_ns,
+            f"#{planned.saving.behind}" if planned.saving.behind else None,
         )
-        for number, fix in enumerate(plan.fixes, 1)
+        for planned in plan.fixes
     ]
     return make_replay_sheet("plan", "Fixes of the findings, one after the other", _PLAN, rows)
 

@@ -61,8 +61,8 @@ def test_it_fires_with_the_numbers_worked_out_by_hand(findings, rule):
     assert found.rule == rule
     assert found.claim == expected.claim
     assert found.severity == expected.severity
-    assert found.recoverable_ns == expected.recoverable_ns
-    assert found.recoverable_ratio == pytest.approx(expected.recoverable_ratio)
+    assert found.cost_ns == expected.cost_ns
+    assert found.cost_ratio == pytest.approx(expected.cost_ratio)
     assert evidence(found) == pytest.approx(expected.evidence)
     assert found.advice
     assert found.places
@@ -192,7 +192,7 @@ def test_a_stage_below_two_per_cent_of_the_step_is_not_worth_a_finding(findings)
     """Busy half of a stage of 199 (then 200) in a step of 10,000."""
     assert findings(busy_in_gen(100, 199, 10_000), "low-gpu-utilization") == []
     (found,) = findings(busy_in_gen(100, 200, 10_000), "low-gpu-utilization")
-    assert (found.recoverable_ns, found.severity) == (100_000, "low")
+    assert (found.cost_ns, found.severity) == (100_000, "low")
 
 
 def test_a_stage_in_which_no_device_op_runs_is_idle_by_design(findings):
@@ -210,7 +210,7 @@ def test_without_stages_the_steps_that_a_profiler_counted_are_judged(findings):
     rows += [*launched("k", 1, 2, 70, 1), *launched("k", 101, 102, 70, 2)]
     (found,) = findings(rows, "low-gpu-utilization")
     assert found.claim == "GPUs are busy 70 % of the step; idle time by kind: nothing recorded 97 %, runtime call 3.3 %"
-    assert (found.recoverable_ns, found.places[0].stage) == (30_000, None)
+    assert (found.cost_ns, found.places[0].stage) == (30_000, None)
 
 
 def test_a_capture_that_nobody_divided_may_be_idle_by_design(findings):
@@ -230,7 +230,7 @@ def test_the_idle_time_of_two_gpus_is_what_one_of_them_idles(tmp_path):
     for rank, busy in ((0, 39), (1, 29)):
         write(tmp_path / f"rank{rank}.json", busy_in_gen(busy), rank=rank, world_size=2)
     (found,) = analyze_uncached(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
-    assert (found.claim, found.recoverable_ns) == (
+    assert (found.claim, found.cost_ns) == (
         "GPUs are busy 68 % of gen; idle time by kind: nothing recorded 94 %, runtime call 6.2 %",
         16_000,
     )
@@ -241,7 +241,7 @@ def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
     write(tmp_path / "a/rank0.json", busy_in_gen(39))
     write(tmp_path / "b/rank0.json", busy_in_gen(49, 100, 200))
     found = analyze_uncached([tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)).report.findings
-    assert [(f.claim, f.recoverable_ns, f.recoverable_ratio) for f in found] == [
+    assert [(f.claim, f.cost_ns, f.cost_ratio) for f in found] == [
         (
             "GPUs are busy 49 % of gen (run b); idle time by kind: nothing recorded 98 %, runtime call 2.0 %",
             51_000,
@@ -267,7 +267,7 @@ def test_without_stages_exposed_communication_is_a_share_of_the_step(findings):
     rows += launched("ncclDevKernel_AllReduce", 1, 70, 30, 2, stream=9)
     (found,) = findings(rows, "exposed-communication")
     assert found.claim == "20 % of the step is exposed communication"
-    assert found.recoverable_ns == 20_000
+    assert found.cost_ns == 20_000
 
 
 def test_one_stage_is_found_although_the_other_hides_its_communication(findings):
@@ -305,7 +305,7 @@ def test_pinned_and_device_copies_and_fills_are_not_meant(findings):
 
 def test_without_a_pinned_copy_the_whole_time_is_the_bound(findings):
     (found,) = findings(pageable(MIB, 500, pinned=False), "pageable-copies")
-    assert found.recoverable_ns == 500_000
+    assert found.cost_ns == 500_000
     assert evidence(found)["pinned_gb_per_s"] is None
 
 
@@ -318,7 +318,7 @@ def test_copies_are_counted_per_process_and_run(tmp_path):
     assert [f.claim for f in found if f.rule == "pageable-copies"] == [
         f"4 H2D copies use pageable host memory (run {run})" for run in ("a", "b")
     ]
-    assert {(evidence(f)["pageable_bytes"], f.recoverable_ns) for f in found if f.rule == "pageable-copies"} == {(MIB, 500_000)}  # fmt: skip
+    assert {(evidence(f)["pageable_bytes"], f.cost_ns) for f in found if f.rule == "pageable-copies"} == {(MIB, 500_000)}  # fmt: skip
 
 
 # R30
@@ -414,7 +414,7 @@ def test_a_real_run_without_a_gpu_fires_no_rule_about_gpus():
 def test_findings_come_in_the_order_of_what_they_would_give_back(findings):
     rows = [*busy_in_gen(39), *(r | {"ts": r["ts"] + 200} for r in unlinked(50))]
     found = findings(rows)
-    given = [(not f.is_catch_all, (f.recoverable_ns or 0) * f.confidence) for f in found]
+    given = [(not f.is_catch_all, (f.cost_ns or 0) * f.confidence) for f in found]
     given = [weight for weight in given if weight[1]]
     assert given == sorted(given, reverse=True)
     assert len(found) > 1

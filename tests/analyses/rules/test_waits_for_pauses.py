@@ -32,7 +32,7 @@ def test_collections_at_different_times_cost_all_ranks_each_of_them(tmp_path):
     job = Job("gc", ranks=2, steps=4, stacks=True, faults=faults, **QUIET)
     truth, finding = found_in(job, tmp_path, "garbage-collection")
     assert truth["all_faults_ns"] == pytest.approx(10 * MS, rel=0.01)
-    assert finding.recoverable_ns == pytest.approx(10 * MS, rel=0.01)
+    assert finding.cost_ns == pytest.approx(10 * MS, rel=0.01)
     assert "while Python collects garbage, 5.0" in finding.claim
     assert {place.rank for place in finding.places} == {0, 1}
 
@@ -41,7 +41,7 @@ def test_collections_at_one_time_cost_once(tmp_path):
     fault = Fault("gc", {"gc_at": ("update_actor",), "gc_ns": 5 * MS}, (0, 1))
     job = Job("gc", ranks=2, steps=4, stacks=True, faults=(fault,), **QUIET)
     _, finding = found_in(job, tmp_path, "garbage-collection")
-    assert finding.recoverable_ns == pytest.approx(5 * MS, rel=0.01)
+    assert finding.cost_ns == pytest.approx(5 * MS, rel=0.01)
     assert "other ranks" not in finding.claim
 
 
@@ -50,7 +50,7 @@ def test_ranks_of_another_role_wait_for_what_holds_up_the_trainers(tmp_path, kin
     """Half of the ranks generate and wait for the weights: what holds up the others costs them as much."""
     job = replace(job_of(kind), async_rollout=True)
     truth, finding = found_in(job, tmp_path, rule)
-    assert finding.recoverable_ns == pytest.approx(truth["all_faults_ns"], rel=0.25)
+    assert finding.cost_ns == pytest.approx(truth["all_faults_ns"], rel=0.25)
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_collections_are_counted_once_beside_a_late_rank(tmp_path, seed):
     job = job_of("gc_one_rank", "large", seed)
     truth = make(job, tmp_path)
     report = analyze_uncached(tmp_path / "profile", Options(jobs=1, cache=False)).report
-    recoverable = sum(f.recoverable_ns or 0 for f in report.findings if f.severity != "info")
+    recoverable = sum(f.cost_ns or 0 for f in report.findings if f.severity != "info")
     assert recoverable == pytest.approx(truth["all_faults_ns"], rel=0.1)
 
 

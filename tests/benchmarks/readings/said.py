@@ -35,7 +35,7 @@ class Said:
             for finding in section["findings"]
             if finding["rule"] == self.first_rule
         ]
-        findings.sort(key=lambda finding: -(finding["recoverable_ns"] or 0))
+        findings.sort(key=lambda finding: -(finding["cost_ns"] or 0))
         return " | ".join(finding["claim"] for finding in findings)
 
     @property

@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from jobsim.job import Job
-from jobsim.rank import Meeting, Rank
+from jobsim.rank import Meeting, Rank, Transfer
 from jobsim.training import program
 
 Program = Generator[Meeting, int, None]
 
 
+SLOWDOWN_ROUNDS = 7
+"""Simulations until the transfers that kernels run beside stay where they are."""
+
+
 def run(job: Job) -> list[Rank]:
-    """All ranks after their programs."""
-    ranks = [Rank(job, index) for index in range(job.ranks)]
+    """All ranks after their programs.
+
+    A launch fixes when work ends, and a collective that is launched later may still run beside it. Where such collectives slow
+    kernels down, the job is simulated again with the transfers of the time before.
+    """
+    ranks = run_once(job, {})
+    for _ in range(SLOWDOWN_ROUNDS if job.slowdown else 0):
+        ranks = run_once(job, {rank.rank: rank.transfers for rank in ranks})
+    return ranks
+
+
+def run_once(job: Job, transfers: dict[int, list[Transfer]]) -> list[Rank]:
+    """All ranks after their programs, with kernels slowed down while these transfers last."""
+    ranks = [Rank(job, index, transfers.get(index, [])) for index in range(job.ranks)]
     meet([program(rank) for rank in ranks])
     return ranks
 

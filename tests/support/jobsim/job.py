@@ -169,6 +169,8 @@ class Job:
     tiny: int = 0
     """Kernels of `tiny_ns` in adv."""
     tiny_ns: int = 3_000
+    eager_tiny: bool = False
+    """Whether they are always launched one by one, and not as a graph."""
     norms: int = 0
     """Norms of activations computed in each layer of the update's forward."""
     vision: bool = False
@@ -187,6 +189,8 @@ class Job:
     queue_depth: int = 1024
     sync_steps: bool = True
     """Whether a step ends when the device has done its work."""
+    sync_rows: bool = False
+    """Whether the profiler records who waits for whom, as with `enable_cuda_sync_events`."""
     copy_stream: bool = False
     """Batches are copied on a stream of their own."""
     busbw: float = 250.0
@@ -212,6 +216,12 @@ class Job:
     """Decode iterations between two in which a preempted request is prefilled again."""
     contention: float = 0.0
     """Compute lasts longer by this share while a collective transfers."""
+    slowdown: float = 0.0
+    """Kernels run at 1 / (1 + this) of their rate while a collective transfers, whichever was launched first."""
+    rising_clock: float = 0.0
+    """Kernels last longer by up to this share on a device that was idle before: its clock rises as it works."""
+    jitter_ns: int = 0
+    """Longest delay of a transfer, drawn anew when the collective begins at another time."""
     wander: float = 0.0
     """Spread of the clock of each rank from step to step."""
     spikes: float = 0.0

@@ -92,6 +92,8 @@ def events(rank: Rank, base_ns: int) -> Iterator[str]:
     yield from python_rows(rank, base_ns)
     yield from device_rows(rank, base_ns)
     yield from call_rows(rank, base_ns)
+    if rank.job.sync_rows:
+        yield from sync_rows(rank, base_ns)
     yield from shadow_rows(rank, base_ns)
     start, stop = START_NS - 50_000 - base_ns, rank.now + 90_000 - base_ns
     yield (
@@ -190,6 +192,20 @@ def call_rows(rank: Rank, base_ns: int) -> Iterator[str]:
                 '    "cat": "ac2g", "name": "ac2g"\n  }'
             )
         yield row
+
+
+def sync_rows(rank: Rank, base_ns: int) -> Iterator[str]:
+    """Who waited for whom. An event is recorded by the launch of the op that it stands for."""
+    device = rank.rank % 8
+    for row in rank.syncs:
+        stream = {"Context Sync": -1, "Event Sync": -1}.get(row.name, row.stream)
+        event = f'"wait_on_stream": {row.on_stream}, "wait_on_cuda_event_record_corr_id": {row.record}, '
+        yield (
+            f'  {{\n    "ph": "X", "cat": "cuda_sync", "name": "{row.name}", "pid": {device}, "tid": {stream},\n'
+            f'    "ts": {micro(row.start - base_ns)}, "dur": {micro(row.end - row.start)},\n'
+            f'    "args": {{\n      "cuda_sync_kind": "{row.name}", {event if "Event" in row.name else ""}'
+            f'"stream": {stream}, "correlation": {row.correlation}, "device": {device}, "context": 1\n    }}\n  }}'
+        )
 
 
 def shadow_rows(rank: Rank, base_ns: int) -> Iterator[str]:

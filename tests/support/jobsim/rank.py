@@ -7,9 +7,10 @@ ranks meet a program yields, and is sent the end that they share.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,11 @@ COMPUTE, COPY, FSDP, TENSOR, CONTROL, PIPE = 7, 13, 20, 24, 28, 32
 STREAM_OF = {"default_pg": CONTROL, "dp": FSDP, "tp": TENSOR}
 LAUNCH_LATENCY_NS, STREAM_GAP_NS = 3_800, 900
 OP_NS, CALL_NS = 7_000, 4_200
+SYNC_NAMES = {
+    "cudaStreamSynchronize": "Stream Sync", "cudaEventSynchronize": "Event Sync", "cudaDeviceSynchronize": "Context Sync",
+}  # fmt: skip
+CLOCK_NS = 1_000_000
+"""Time in which the clock of a device follows its load."""
 CBID = {
     "cudaMalloc": 20, "cudaFree": 22, "cudaMemcpyAsync": 41, "cudaMemsetAsync": 51,
     "cudaStreamSynchronize": 131, "cudaEventRecord": 135, "cudaEventSynchronize": 137,
@@ -53,8 +59,28 @@ class Meeting(NamedTuple):
     transfer: int
 
 
+class Transfer(NamedTuple):
+    """When a collective transferred, from the begin of the step on."""
+
+    step: int
+    begin: int
+    end: int
+
+
 Joined = Generator[Meeting, int, int]
 """A part of a program that returns when a collective ends."""
+
+
+class SyncRow(NamedTuple):
+    """A record of who waited: a stream (-1: the host), for what was launched last by a call on a stream."""
+
+    name: str
+    stream: int
+    start: int
+    end: int
+    correlation: int
+    on_stream: int
+    record: int
 
 
 class HostRow:
@@ -94,10 +120,21 @@ class Seen:
     size_bytes: int
 
 
+def join_intervals(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The union of intervals, in order."""
+    joined: list[tuple[int, int]] = []
+    for begin, over in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], over)
+        else:
+            joined.append((begin, over))
+    return joined
+
+
 class Rank:
     """One process and its GPU."""
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: Job, rank: int, beside: Sequence[Transfer] = ()) -> None:
         self.job, self.rank = job, rank
         self.now = START_NS
         self.pid = 40_000 + 7 * rank
@@ -120,16 +157,25 @@ class Rank:
         self.behaviour = job.behaviour(rank, job.first_step)
         self._kernel = noise.factors(job.seed, "kernel", job.noise, job.spikes)
         self._host = noise.factors(job.seed, "host", job.host_noise)
-        self._at = 0
+        self._at = self._origin = 0
         self._pace = 1.0
         self.step = job.first_step
         self._transfers: deque[tuple[int, int]] = deque(maxlen=8)
         self.device_ends: list[int] = []
+        self._clock = 0, 0.0
+        self.transfers: list[Transfer] = []
+        self.syncs: list[SyncRow] = []
+        self._op_ending: dict[int, tuple[int, int]] = {}
+        self._known_transfers, self._beside = beside, join_intervals([])
 
     # Clocks and noise
 
     def begin(self, step: int, stage: str) -> None:
         """Nothing; what is drawn from now on belongs to this stage."""
+        if stage == "start":
+            self._origin = self.now
+            mine = [each for each in self._known_transfers if each.step == step]
+            self._beside = join_intervals([(self.now + each.begin, self.now + each.end) for each in mine])
         self.behaviour = self.job.behaviour(self.rank, step)
         self._at = noise.offset(self.job.seed, self.rank, step, stage)
         self._where, self.step = (step, stage), step
@@ -244,6 +290,9 @@ class Rank:
         self.spend(ns)
         if until > self.now:
             self.now = until + 1_500
+        if name in SYNC_NAMES and until in self._op_ending:
+            stream, record = self._op_ending[until]
+            self.syncs.append(SyncRow(SYNC_NAMES[name], stream, start, self.now, self.correlation, stream, record))
         category = "cuda_driver" if name.startswith("cu") and name[2].isupper() else "cuda_runtime"
         self.calls.append((category, name, self.tid, start, self.now, self.correlation, self.external))
         return start, self.correlation
@@ -272,11 +321,16 @@ class Rank:
     def place(self, category: str, name: str, stream: int, ready: int, dur: int, correlation: int, args: str) -> int:
         """When this work ends, which begins when it is ready and its stream is free."""
         start = max(ready, self.free[stream] + STREAM_GAP_NS)
+        if self.job.rising_clock and stream == COMPUTE and category == "kernel":
+            dur = self.lasting_at_clock(start, dur)
         end = start + dur
+        if self._beside and stream == COMPUTE and category == "kernel":
+            end = self.slowed_end(start, dur)
         if self.job.contention and stream == COMPUTE and category == "kernel":
             shared = sum(max(0, min(end, over) - max(start, begin)) for begin, over in self._transfers)
             end += int(self.job.contention * shared)
         self.free[stream] = end
+        self._op_ending[end] = stream, correlation
         self.queue.append(end)
         self.device_rows.append(DeviceRow(category, name, stream, start, end, correlation, self.external, args))
         for row in self.open_ranges[self.tid]:
@@ -287,6 +341,31 @@ class Rank:
             else:
                 shadows[stream] = [start, end]
         return end
+
+    def slowed_end(self, start: int, dur: int) -> int:
+        """When a kernel ends that makes less progress while a collective transfers."""
+        rate, left, at = 1 / (1 + self.job.slowdown), float(dur), float(start)
+        place = bisect.bisect_right(self._beside, (start, 1 << 63)) - 1
+        for begin, over in self._beside[max(place, 0) :]:
+            if left <= max(0.0, begin - at):
+                break
+            if over <= at:
+                continue
+            left -= max(0.0, begin - at)
+            at = max(at, begin)
+            if left <= (over - at) * rate:
+                return round(at + left / rate)
+            left -= (over - at) * rate
+            at = over
+        return round(at + left)
+
+    def lasting_at_clock(self, start: int, dur: int) -> int:
+        """How long a kernel takes at the clock that the work before it leaves: lower after idle time."""
+        since, busy = self._clock
+        busy *= math.exp(-max(0, start - since) / CLOCK_NS)
+        dur = int(dur * (1 + self.job.rising_clock * (1 - busy)))
+        self._clock = start + dur, 1 - (1 - busy) * math.exp(-dur / CLOCK_NS)
+        return dur
 
     def kernel(
         self, op: str, name: str, ns: float, *, cost: float = OP_NS, args: str = "",
@@ -358,8 +437,15 @@ class Rank:
 
     def wait_for(self, end: int, stream: int = COMPUTE) -> None:
         """Nothing; what follows on the stream begins no earlier than that."""
-        self.call("cudaStreamWaitEvent", 900)
+        self.wait_on_stream(stream, end)
         self.free[stream] = max(self.free[stream], end)
+
+    def wait_on_stream(self, stream: int, end: int) -> None:
+        """Nothing; a stream has been told to wait for what ends then, if anything does."""
+        start, correlation = self.call("cudaStreamWaitEvent", 900)
+        if end in self._op_ending:
+            record = self._op_ending[end]
+            self.syncs.append(SyncRow("Stream Wait Event", stream, start, self.now, correlation, *record))
 
     # Collectives
 
@@ -389,13 +475,15 @@ class Rank:
             self.marked(f"nccl:{mark}"),
         ):
             self.call("cudaEventRecord", 700)
-            self.call("cudaStreamWaitEvent", 900)
+            self.wait_on_stream(stream, after)
             ready, correlation = self.launch_call("cudaLaunchKernelExC", 5_500)
             start = max(ready + LAUNCH_LATENCY_NS, self.free[stream] + STREAM_GAP_NS, after)
             transfer = self.transfer(label, name, size, size_bytes)
             if job.link_noise:
                 drawn = noise.normal(job.seed, "link", label, sequence)
                 transfer = int(transfer * math.exp(job.link_noise * drawn))
+            if job.jitter_ns:
+                transfer += int(job.jitter_ns * noise.uniform(job.seed, label, sequence, start // 1_000, "jitter"))
             end = yield Meeting(group, f"{label} {sequence} {name}", start, transfer)
             self.lasting(0)
             end += self._at * 37 % 13 * 250  # ranks leave within a few µs of each other
@@ -403,6 +491,7 @@ class Rank:
             args = f"{NCCL_SHAPE}, {about}"
             self.place("kernel", full, stream, start, end - start, correlation, args)
         self._transfers.append((end - transfer, end))
+        self.transfers.append(Transfer(self.step, end - transfer - self._origin, end - self._origin))
         self.collectives.append(Seen(name, group, start, end, transfer, size_bytes))
         return end
 
@@ -426,7 +515,7 @@ class Rank:
             self.marked(f"nccl:{name} {arrow}"),
         ):
             self.call("cudaEventRecord", 700)
-            self.call("cudaStreamWaitEvent", 900)
+            self.wait_on_stream(PIPE, after)
             ready, correlation = self.launch_call("cudaLaunchKernelExC", 5_500)
             start = max(ready + LAUNCH_LATENCY_NS, self.free[PIPE] + STREAM_GAP_NS, after)
             transfer = 9_000 + int(2 * nelems / self.job.busbw)

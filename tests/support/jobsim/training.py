@@ -241,7 +241,7 @@ def advantage(rank: Rank) -> Program:
     if job.tiny:
         with rank.frame("verl/trainer/ppo/core_algos.py(203): discounted_sums"):
             tiny = [(k.ADD, job.tiny_ns)] * job.tiny
-            launch(rank, tiny, eager=b.tiny_eager, cost=6_500)
+            launch(rank, tiny, eager=b.tiny_eager or job.eager_tiny, cost=6_500)
     for op in ("aten::mul", "aten::div"):
         model.elementwise(rank, op, k.MUL, rows, 256)
     if rank.reads():

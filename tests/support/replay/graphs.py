@@ -11,7 +11,8 @@ from chrome_builder import BASE_NS, annotation, kernel, launch, op, write
 import tracekit.analyses  # noqa: F401 - the registry of questions
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import build_source_graphs
+from tracekit.pipeline.prediction.run_graphs import build_source_graphs
+from tracekit.pipeline.wire_format.packed_graphs import unpack_graph
 from tracekit.replay.apply import Touched
 from tracekit.replay.changes import RunChange, make_change
 from tracekit.replay.edges import KINDS
@@ -25,7 +26,8 @@ from tracekit.replay.steps import list_job_steps
 def read_graphs(path) -> list[ProcessGraph]:
     """Read every source at a path as dependency graphs."""
     discovery = pipeline.discover_sources(path, Options(cache=False))
-    return [graph for source in discovery.sources for graph in build_source_graphs(source, lambda _: None)]
+    columns = [each for source in discovery.sources for each in build_source_graphs(source, lambda _: None)]
+    return [graph for graph in map(unpack_graph, columns) if graph is not None]
 
 
 @dataclass
@@ -99,16 +101,19 @@ def issue(name, at, start, dur, correlation, stream=7, tid=100, call=4):
     return [launch(at, correlation, dur=call, tid=tid), kernel(name, start, dur, correlation, stream=stream)]
 
 
-def meet(at, start, dur, correlation, number, *, ranks=(0, 1), stream=20, kind="AllReduce", group="0"):
+def meet(at, start, dur, correlation, number, *, ranks=(0, 1), stream=20, kind="AllReduce", group="0", tid=100):
     """An NCCL collective of a group and its launch."""
     about = {
-        "Collective name": {"AllReduce": "allreduce", "AllGather": "_allgather_base"}[kind],
+        "Collective name": COLLECTIVES[kind],
         "In msg nelems": 1024, "Out msg nelems": 1024, "Group size": len(ranks), "dtype": "Float",
         "Process Group Name": group, "Process Group Description": "default_pg", "Process Group Ranks": str(list(ranks)),
         "Seq": number,
     }  # fmt: skip
     name = f"ncclDevKernel_{kind}_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    return [launch(at, correlation, dur=4), kernel(name, start, dur, correlation, stream=stream, **about)]
+    return [launch(at, correlation, dur=4, tid=tid), kernel(name, start, dur, correlation, stream=stream, **about)]
+
+
+COLLECTIVES = {"AllReduce": "allreduce", "AllGather": "_allgather_base", "ReduceScatter": "_reduce_scatter_base"}
 
 
 def collective_name(kind="AllReduce") -> str:

@@ -25,6 +25,7 @@ from tracekit.replay import (
     same_place_waits,
 )
 from tracekit.replay.edges import KINDS
+from tracekit.replay.recorded_waits import RecordedWaits
 
 TO_HOST = "Memcpy DtoH (Device -> Pinned)"
 NCCL = collective_name()
@@ -342,16 +343,28 @@ def synchronize_stream(folder):
     return replay_rows(folder, rows).after(shorten("k")).host(110)
 
 
-def recorded_wait(ts, dur, correlation, stream):
+def recorded_wait(ts, dur, correlation, stream, name="Stream Sync", **event):
     return {
-        "ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": stream, "ts": ts, "dur": dur,
-        "args": {"device": 0, "stream": stream, "correlation": correlation},
+        "ph": "X", "cat": "cuda_sync", "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
+        "args": {"device": 0, "stream": stream, "correlation": correlation, **event},
     }  # fmt: skip
 
 
+def recorded_event(on_stream, record):
+    """The arguments of a record about an event, which a call recorded on a stream."""
+    return {"wait_on_stream": on_stream, "wait_on_cuda_event_record_corr_id": record}
+
+
+def without_records(patch):
+    """A switch that ignores what the profiler recorded of waits."""
+    none = np.empty(0, np.int64)
+    no_waits = RecordedWaits(none, none, none, none, is_complete=False)
+    patch.setattr(process_graph, "read_recorded_waits", lambda *_: no_waits)
+    patch.setattr(call_waits, "_look_up_streams", lambda trace, rows, ops: np.full(len(rows), -1, np.int64))
+
+
 @rule_case(
-    "a synchronization waits for the stream that its record names", (109, 64),
-    replaced(call_waits, "_look_up_streams", lambda trace, rows, ops: np.full(len(rows), -1, np.int64)),
+    "a synchronization waits for the stream that its record names", (109, 64), without_records,
 )  # fmt: skip
 def synchronize_recorded(folder):
     """The record names stream 9: the call returns 5 µs after `y`, whether `k` of stream 7 ends at 107 or at 57."""
@@ -359,6 +372,33 @@ def synchronize_recorded(folder):
     rows += [runtime("cudaStreamSynchronize", 20, 89, 3), recorded_wait(20, 89, 3, 9)]
     job = replay_rows(folder, rows)
     return job.after(shorten("k")).host(109), job.after(shorten("y")).host(109)
+
+
+@rule_case("a call waits for the event that its record names", (110, 60), without_records)
+def synchronize_recorded_event(folder):
+    """The event of the call was recorded after `k`; the copy to the host ends nearer to the return, 2 µs before it.
+
+    With half of the copy the call still returns 3 µs after `k`, and with half of `k` 3 µs after that.
+    """
+    rows = [*issue("k", 0, 7, 100, 1), runtime("cudaEventRecord", 6, 2, 2)]
+    rows += [copy_call(10, 4, 3), memcpy(TO_HOST, 88, 20, 4, 3, stream=9)]
+    rows += [
+        runtime("cudaEventSynchronize", 20, 90, 4),
+        recorded_wait(20, 90, 4, -1, "Event Sync", **recorded_event(7, 2)),
+    ]
+    job = replay_rows(folder, rows)
+    return job.after(shorten("Memcpy.*")).host(110), job.after(shorten("k")).host(110)
+
+
+@rule_case("a recorded wait between streams holds where it did not decide", 208, without_records)
+def recorded_stream_wait(folder):
+    """`y` of stream 9 begins at 117, after its launch at 110; it waits for `k`, which ended at 107 and ends at 207 once it is longer."""
+    rows = [*issue("k", 0, 7, 100, 1), runtime("cudaEventRecord", 6, 2, 2), runtime("cudaStreamWaitEvent", 9, 2, 3)]
+    rows += [
+        recorded_wait(9, 2, 3, 9, "Stream Wait Event", **recorded_event(7, 2)),
+        *issue("y", 110, 117, 20, 4, stream=9),
+    ]
+    return replay_rows(folder, rows).after({"do": "scale", "on": "device", "op": "^k$", "factor": 2}).start("y")
 
 
 @rule_case(
@@ -456,6 +496,24 @@ def event_of_past(folder):
         rows += [memcpy(LAST_BUT_ONE if number == 2 else TO_HOST, start + 51, 2, 4, link + 1, stream=7)]
         rows += [runtime("cudaEventSynchronize", *call, link + 2)] if call else []
     return replay_rows(folder, [*rows, aten("mul", 120, 180)]).after(shorten(r".*Pageable.*", 101)).host(314)
+
+
+@rule_case(
+    "an event wait is not for a copy that still ran when others like it returned",
+    153,
+    replaced(call_waits, "CHANCE", 1.0),
+)
+def event_not_of_own_copy(folder):
+    """Copies end at 52 and 152, in calls that last 3 µs, but at 252 after the return at 243: each call waits for the copy before.
+
+    With kernels of 120 µs the first copy ends at about 132, and the second call, from 150 on, still does not wait.
+    """
+    rows = []
+    for number, at in enumerate((50, 150, 240)):
+        base, link = 100 * number, 3 * number + 1
+        rows += [*issue("k", base, base + 7, 40, link), copy_call(base + 30, 4, link + 1)]
+        rows += [memcpy(TO_HOST, base + 48, 4, 4, link + 1, stream=7), runtime("cudaEventSynchronize", at, 3, link + 2)]
+    return replay_rows(folder, rows).after(shorten("k", 3)).host(153)
 
 
 @rule_case(

@@ -29,8 +29,8 @@ class Firing:
     rows: Sources
     claim: str
     severity: str
-    recoverable_ns: int | None = None
-    recoverable_ratio: float | None = None
+    cost_ns: int | None = None
+    cost_ratio: float | None = None
     evidence: dict[str, float | None] = field(default_factory=dict)
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     for run, report in found.items() if options.claims else ():
         print(f"\n{run.name}")
         for finding in report.findings:
-            print(f"- {finding.rule} ({finding.severity}, {finding.recoverable_ns} ns): {finding.claim}")
+            print(f"- {finding.rule} ({finding.severity}, {finding.cost_ns} ns): {finding.claim}")
 
 
 if __name__ == "__main__":

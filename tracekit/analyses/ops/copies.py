@@ -219,7 +219,6 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
             _locate_copies(row, of_run),
             round(gain),
             gain_ratio,
-            ("upper bound: exposed copies only; not all of them may overlap",),
             changes=(
                 write_change("unblock", op=f"{row['direction']}.*Pageable"),
                 write_change("set", "device", op=f"{row['direction']}.*Pageable", to_us=0),

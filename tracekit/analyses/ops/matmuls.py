@@ -373,7 +373,7 @@ def _find_plain_units(measured: Measurements, thresholds: Thresholds) -> Iterato
             gain,
             ratio,
             (
-                "upper bound: small or memory-bound products gain less",
+                "small or memory-bound products gain less",
                 "logits and entropy may be in 32 bits on purpose",
             ),
             changes=work.write_changes("scale", "plain", factor=1 / limit["most_gain"]),

@@ -81,6 +81,9 @@ FUSED_PASSES, LEAST_PASSES = 7, 2
 """A fused update passes over each tensor at most seven times: it reads weight, gradient and two moments, and writes all but the
 gradient. A kernel of a single operator passes over it at least twice, to read it and to write it."""
 
+USUAL_PASSES = 2.5
+"""Passes of one kernel on average over the eight of AdamW: mul 2, lerp 3, mul 2, addcmul 3, sqrt 2, div 2, add 2, addcdiv 4."""
+
 NO_OPTIMIZER = "no Optimizer.step was recorded"
 
 
@@ -266,11 +269,9 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             lost_ns = row["idle_ns"] + _estimate_reread_ns(row)
             what, verb, count = "kernels", "launches", row["each_kernel_count"]
             advice += " (foreach=True if it has no fused version)"
-            caveat = "lower bound: GPU idle time between its kernels, and their redundant reads and writes"
         else:
             lost_ns = max(row["dur_ns"] - row["leaf_ns"], 0)
             what, verb, count = "ops", "runs", row["each_call_count"]
-            caveat = "upper bound: host time of Optimizer.step outside its innermost ops"
         lost_ns = lost_ns / row["process_steps"]
         ratio = divide_or_none(lost_ns, row["step_ns"])
         tensors = row["tensor_count"]
@@ -290,7 +291,6 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             (Place(run=row["run"], role=row["role"], name=row["name"]),),
             round(lost_ns),
             ratio,
-            (caveat,),
             changes=tuple(_write_optimizer_changes(row, on_device=on_device)),
         )
 
@@ -300,9 +300,8 @@ def _write_optimizer_changes(row: Mapping[str, Any], *, on_device: bool) -> Iter
     optimizer = write_name_pattern([row["name"]])
     yield write_change("graph", by=optimizer)
     if on_device and row["kernel_ns"]:
-        factor = max(1 - _estimate_reread_ns(row) / row["kernel_ns"], 0)
-        if factor < 1:
-            yield write_change("scale", "device", by=optimizer, factor=factor)
+        passes = USUAL_PASSES * (row["per_tensor"] or 0)
+        yield write_change("fuse", by=optimizer, factor=FUSED_PASSES / passes if passes > FUSED_PASSES else None)
 
 
 def _estimate_reread_ns(row: Mapping[str, Any]) -> float:

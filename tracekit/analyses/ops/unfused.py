@@ -382,17 +382,17 @@ TEXTS = {
     "loss": (
         "is log-softmax over the vocabulary on 32-bit copies",
         "use a fused or chunked cross-entropy (use_fused_kernels in verl)",
-        "upper bound: a fused loss still reads the logits",
+        "a fused loss still reads the logits",
     ),
     "chain": (
         "is chains of pointwise operators, each with its own reads and writes",
         "fuse them into one kernel: torch.compile, or a fused activation, norm or rotary embedding",
-        "upper bound: assumes that the fused kernel takes as long as the longest kernel of its chain",
+        "assumes that the fused kernel takes as long as the longest kernel of its chain",
     ),
     "layout": (
         "copies tensors into another layout",
         "keep one layout from producer to consumer: no contiguous() in between, channels_last throughout",
-        "upper bound: an operator that needs this layout may be slower without it",
+        "an operator that needs this layout may be slower without it",
     ),
 }
 """The claim, the advice and the caveat of each kind of work."""

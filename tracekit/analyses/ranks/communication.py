@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -144,12 +144,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     told_elsewhere = [owner.rows for owner in small if owner.finding]
     told_elsewhere.append(list_slow_link_intervals(measured, find_slow_links(measured, thresholds.of("slow-link"))))
     stages = _list_exposures(measured, rows, told_elsewhere)
-    exposures = [(exposure, _find_exposed_communication(exposure, thresholds)) for exposure in stages]
+    exposures = [(exposure, _find_exposed_communication(exposure, stages, thresholds)) for exposure in stages]
     hidden = [exposure for exposure, finding in exposures if finding is None]
     return ANALYSIS.answered(
         (
             *(finding for _, finding in exposures),
-            *(_find_no_overlap(exposure, thresholds) for exposure in hidden),
+            *(_find_no_overlap(exposure, stages, thresholds) for exposure in hidden),
             *(owner.finding for owner in small),
             *_list_exposure_abstentions(measured, exposures, thresholds),
             *(owner.verdict for owner in small),
@@ -219,11 +219,24 @@ def _select_rows_of_stage(frame: Frame, window: StageWindow) -> Frame:
 
 OVERLAP_ADVICE = {
     "all_gather": "prefetch the next layer's parameters (FSDP forward and backward prefetch), in larger units",
-    "reduce_scatter": "reduce gradients while backward still runs (FSDP backward prefetch), in larger units",
+    "reduce_scatter": "reduce gradients while backward still runs (FSDP backward prefetch), in larger units; only once per accumulation, if memory allows",
     "all_reduce": "reduce gradients in buckets while backward still runs; only once per accumulation (no_sync)",
     "all_to_all": "compute on one half of the batch while the other half is exchanged",
 }
 """Advice by the operation with most exposed time."""
+
+LEAST_EXPOSED_SHARE = 0.1
+"""The fix changes operations with at least this share of the exposed time of a stage."""
+
+OVERLAP_CHANGES: Mapping[str, tuple[Mapping[str, str], ...]] = {
+    "all_gather": ({"do": "prefetch", "op": "AllGather"},),
+    "reduce_scatter": ({"do": "hide", "op": "ReduceScatter"}, {"do": "accumulate", "op": "ReduceScatter"}),
+    "all_reduce": (
+        {"do": "hide", "op": "AllReduce", "by": "AccumulateGrad"},
+        {"do": "accumulate", "op": "AllReduce", "by": "AccumulateGrad"},
+    ),
+}
+"""Changes of the fix by operation, without the stage. DDP reduces gradients where they are accumulated."""
 
 DEFAULT_OVERLAP_ADVICE = "overlap it with compute: prefetch, earlier or larger buckets, a separate stream"
 
@@ -280,7 +293,34 @@ def _make_collective_wait_evidence(exposure: Exposure) -> tuple[tuple[Metric, ..
     return (waiting_ns,), tuple(caveats)
 
 
-def _find_exposed_communication(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
+def _write_overlap_changes(exposure: Exposure, exposures: Sequence[Exposure]) -> Iterator[str]:
+    """List the changes of the fix: gathers begin one earlier, and gradients are awaited where the backward pass ends.
+
+    Overlap is set for a model, not for a stage: the changes cover all stages of the role that overlap with compute at all.
+    The next op needs the result of any other collective at once.
+    """
+    window = exposure.window
+    alike = [
+        other for other in exposures if other.window.key[:2] == window.key[:2] and _overlaps(other) and other.rest_ns
+    ]
+    for of_stage in alike if _overlaps(exposure) else [exposure]:
+        exposed = of_stage.rows.group_by("op").agg(exposed_ns=sum_of("exposed_ns"), count=count_rows())
+        total_ns = int(exposed.integers("exposed_ns").sum())
+        for row in exposed.sort("exposed_ns", "op", descending=["exposed_ns"]).rows("op", "exposed_ns", "count"):
+            is_repeated = of_stage.window.steps.mean(row["count"]) > 1
+            if is_repeated and row["exposed_ns"] >= LEAST_EXPOSED_SHARE * total_ns:
+                for change in OVERLAP_CHANGES.get(row["op"], ()):
+                    yield write_change(on="collective", stage=of_stage.window.canonical, **change)
+
+
+def _overlaps(exposure: Exposure) -> bool:
+    """Check whether a stage has compute to overlap with."""
+    return exposure.window.canonical not in BY_DESIGN
+
+
+def _find_exposed_communication(
+    exposure: Exposure, exposures: Sequence[Exposure], thresholds: Thresholds
+) -> Finding | None:
     """Find R05: a stage, or a step without stages, with much exposed communication."""
     if exposure.share < thresholds.of("exposed-communication")["exposed_ratio"]:
         return None
@@ -300,11 +340,11 @@ def _find_exposed_communication(exposure: Exposure, thresholds: Thresholds) -> F
         round(exposed),
         ratio,
         caveats,
-        changes=(write_change("set", "collective", stage=exposure.window.canonical, to_us=0),),
+        changes=tuple(_write_overlap_changes(exposure, exposures)),
     )
 
 
-def _find_no_overlap(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
+def _find_no_overlap(exposure: Exposure, exposures: Sequence[Exposure], thresholds: Thresholds) -> Finding | None:
     """Find R06: a stage whose collectives hardly overlap compute, where R05 did not fire."""
     limit = thresholds.of("no-comm-overlap")
     row, name = exposure.window.gpu_time, exposure.window.canonical
@@ -337,7 +377,7 @@ def _find_no_overlap(exposure: Exposure, thresholds: Thresholds) -> Finding | No
         round(exposed),
         ratio,
         caveats,
-        changes=(write_change("set", "collective", stage=exposure.window.canonical, to_us=0),),
+        changes=tuple(_write_overlap_changes(exposure, exposures)),
     )
 
 
@@ -391,7 +431,7 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
         return nothing
     by = moved.group_by("canonical", "op").agg(dur_ns=sum_of("dur_ns"))
     stage, op = (by.values(name)[by["dur_ns"].argmax()] for name in ("canonical", "op"))
-    caveats = ["upper bound: the bytes themselves still have to be moved"]
+    caveats = ["the bytes themselves still have to be moved"]
     if moved.is_missing("transfer_ns").any():
         caveats.append("excludes only unusual waiting for slower ranks")
     if not has_exposed.all():

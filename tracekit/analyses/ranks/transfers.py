@@ -64,6 +64,8 @@ TRANSFERS = Table(
 
 
 WEIGHT_SYNC_STAGE = "update_weights"
+ANY_ROW = "."
+"""Pattern of all rows."""
 RATED_BYTES = 2**20
 """Minimum size of a collective to measure the network's bandwidth."""
 
@@ -109,8 +111,9 @@ class WeightSync:
     """The weight sync of one role of one run: medians over steps; None is unknown.
 
     `comm_bytes` and `copy_bytes` are per step and process, `rate` is their sum over the wall in GB/s. `best` is the fastest
-    single transfer of at least 1 MiB of the kinds that the sync uses. `waits` is whether the wall may include waits for
-    other ranks.
+    single transfer of at least 1 MiB of the kinds that the sync uses. `comm_share` and `copy_share`: share of their time that
+    its collectives and copies take at the best rate of their own kind. `waits` is whether the wall may include waits for other
+    ranks.
     """
 
     run: str | None
@@ -124,6 +127,8 @@ class WeightSync:
     transfers: float | None = None
     rate: float | None = None
     best: float | None = None
+    comm_share: float | None = None
+    copy_share: float | None = None
     waits: bool = True
 
     @property
@@ -178,6 +183,7 @@ def _measure_sync_traffic(measured: Measurements, owner: Owner, wall: float) -> 
     copies = copies.filter(~copies.equals("direction", "any"))
     best = [0.0]
     sizes: dict[str, float] = {}
+    shares: dict[str, float | None] = {}
     count = 0.0
     process = ("host", "pid", "rank", "source", "step")
     if len(comm):
@@ -187,11 +193,13 @@ def _measure_sync_traffic(measured: Measurements, owner: Owner, wall: float) -> 
         is_large = (collectives.integers("size_bytes") >= RATED_BYTES) & (collectives["dur_ns"] > 0)
         large = collectives.filter(is_large & collectives.equals("run", owner[0]))
         best += (large.integers("size_bytes") / large["dur_ns"]).tolist()
+        shares["comm_share"] = _estimate_best_comm_share(comm, large)
     if len(copies):
         per = copies.group_by(*process).agg(size_bytes=sum_of("size_bytes"), count=sum_of("count"))
         sizes["copy_bytes"] = _compute_mean(per, "size_bytes")
         count += _compute_mean(per, "count")
         best += [rate for rate in copies.values("max_gb_per_s") if rate is not None]
+        shares["copy_share"] = _estimate_best_copy_share(copies, measured.frame("transfers"))
     total = sum(sizes.values())
     return {
         "comm_bytes": sizes.get("comm_bytes"),
@@ -199,7 +207,38 @@ def _measure_sync_traffic(measured: Measurements, owner: Owner, wall: float) -> 
         "transfers": count or None,
         "rate": total / wall if total and wall else None,
         "best": max(best) or None,
+        **shares,
     }
+
+
+def _estimate_best_comm_share(comm: Frame, large: Frame) -> float | None:
+    """Estimate the share of their time that collectives take at the best rate of their operation in the run.
+
+    A collective takes as long as on the rank that joined last; None if no rate is known.
+    """
+    rates = (
+        large.with_columns(rate=large.integers("size_bytes") / large["dur_ns"]).group_by("op").agg(rate=max_of("rate"))
+    )
+    sized = comm.filter(~comm.is_missing("size_bytes") & (comm["dur_ns"] > 0))
+    each = sized.group_by("step", "group", "op", "ordinal").agg(
+        dur_ns=min_of("dur_ns"), size_bytes=max_of("size_bytes")
+    )
+    each = each.join(rates, ("op",), "left")
+    each = each.filter(~each.is_missing("rate"))
+    spent_ns = int(each.integers("dur_ns").sum())
+    ideal_ns = np.minimum(each.integers("size_bytes") / each.number("rate"), each.integers("dur_ns"))
+    return float(ideal_ns.sum()) / spent_ns if spent_ns else None
+
+
+def _estimate_best_copy_share(copies: Frame, run: Frame) -> float | None:
+    """Estimate the share of their time that copies take at the best rate of their direction in the run."""
+    known = run.filter(~run.is_missing("max_gb_per_s"))
+    rates = known.group_by("direction").agg(rate=max_of("max_gb_per_s"))
+    each = copies.join(rates, ("direction",), "left")
+    each = each.filter(~each.is_missing("rate"))
+    spent_ns = int(each.integers("busy_ns").sum())
+    ideal_ns = np.minimum(each.integers("size_bytes") / each.number("rate"), each.integers("busy_ns"))
+    return float(ideal_ns.sum()) / spent_ns if spent_ns else None
 
 
 def _compute_mean(rows: Frame, column: str) -> float:
@@ -281,18 +320,20 @@ def _find_slow_weight_sync(
             round(gain),
             divide_or_none(gain, sync.step_ns),
             tuple(_list_weight_sync_caveats(sync, total)),
-            changes=_write_sync_speed_up(sync, ideal),
+            changes=tuple(_write_sync_changes(sync, ideal)),
         )
 
 
-def _write_sync_speed_up(sync: WeightSync, ideal_ns: float) -> tuple[str, ...]:
-    """Write the changes of the fix: the sync takes as long as its bytes take at the best rate."""
+def _write_sync_changes(sync: WeightSync, ideal_ns: float) -> Iterator[str]:
+    """List the changes of the fix: no wait for single tensors, fewer launches, and bytes at the best rate of their kind."""
     if sync.origin == "log" or not 0 < ideal_ns < sync.wall_ns:
-        return ()
-    factor = ideal_ns / sync.wall_ns
-    return tuple(
-        write_change("scale", on, stage=WEIGHT_SYNC_STAGE, factor=factor) for on in ("host", "collective", "device")
-    )
+        return
+    yield write_change("unwait", stage=WEIGHT_SYNC_STAGE, by=ANY_ROW)
+    yield write_change("scale", "host", stage=WEIGHT_SYNC_STAGE, factor=ideal_ns / sync.wall_ns)
+    if sync.comm_share is not None:
+        yield write_change("scale", "collective", stage=WEIGHT_SYNC_STAGE, factor=sync.comm_share)
+    if sync.copy_share is not None:
+        yield write_change("scale", "device", stage=WEIGHT_SYNC_STAGE, op="^Mem", factor=sync.copy_share)
 
 
 def _is_slow_sync(sync: WeightSync, rate_ratio: float) -> bool:

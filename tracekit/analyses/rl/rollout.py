@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -13,9 +14,11 @@ from tracekit.job.frames import divide_or_none, make_label_headings, make_run_he
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.rollout_generations import (
+    HALF_BATCH,
     EngineGeneration,
     describe_unseen_replicas,
     draw_rollout,
+    estimate_full_batch_share,
     find_last_engine,
     group_generations_by_role,
     is_on_one_clock,
@@ -28,6 +31,7 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.tables.frame import Frame, Value, concat, from_rows, median_of, sum_of
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -82,6 +86,8 @@ GENERATIONS = Table(
 
 NO_ITERATION = "no iteration of a rollout engine was annotated"
 
+GENERATION_STAGE = "gen"
+
 MAX_PLACES = 8
 
 
@@ -121,7 +127,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     for (run, role), units in roles.items():
         where = (f" of {role}" if several and role else "") + phrase_run(measured, run)
         step_ns = summarize_step_walls(measured).select_run(run).step_ns
-        judged += (tail := list(_find_rollout_tail(units, where, step_ns, thresholds)))
+        judged += (tail := list(_find_rollout_tail(measured, units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
         judged += _find_replica_imbalance(units, where, step_ns, thresholds, tails_found=has_tail)
         judged += _find_slow_first_iterations(units, where, step_ns, thresholds)
@@ -150,7 +156,11 @@ def _locate_generations(chosen_generations: Sequence[EngineGeneration]) -> tuple
 
 
 def _find_rollout_tail(
-    units: Sequence[Sequence[EngineGeneration]], where: str, step_ns: float | None, thresholds: Thresholds
+    measured: Measurements,
+    units: Sequence[Sequence[EngineGeneration]],
+    where: str,
+    step_ns: float | None,
+    thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
     """Find R11: the longest generation of each unit ends with few requests that the step waits for."""
     limit = thresholds.of("rollout-tail")
@@ -174,7 +184,17 @@ def _find_rollout_tail(
     else:
         return
     gain = _average_with_unknown_as_zero([_compute_gain_without_tails(unit) for unit in traced])
-    yield _report_rollout_tail(enough, claim, gain, divide_or_none(gain, step_ns), thresholds)
+    finding = _report_rollout_tail(enough, claim, gain, divide_or_none(gain, step_ns), thresholds)
+    yield replace(finding, changes=_write_tail_changes(measured, list(chain.from_iterable(traced))))
+
+
+def _write_tail_changes(measured: Measurements, traced: Sequence[EngineGeneration]) -> tuple[str, ...]:
+    """Write the change of the fix: iterations below half of the largest batch generate as fast as the others."""
+    below = HALF_BATCH * max(g.peak_requests for g in traced)
+    share = estimate_full_batch_share(measured, traced, below)
+    if share is None or share >= 1:
+        return ()
+    return (write_change("scale", "range", requests_below=below, factor=share),)
 
 
 def _price_tail_abstention(
@@ -309,6 +329,7 @@ def _report_replica_imbalance(
         round(saved),
         divide_or_none(saved, step_ns),
         tuple(_list_replica_caveats(several)),
+        changes=tuple(write_change("equalise", on, stage=GENERATION_STAGE) for on in ("device", "host")),
     )
 
 

@@ -20,6 +20,7 @@ from tracekit.job.stragglers.causes import find_slowdown_since
 from tracekit.job.stragglers.collective_waits import estimate_wait_savings
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -134,9 +135,9 @@ def _find_drift(
     if pause is not None and pause.more_ns < MIN_EXPLAINED_DRIFT_RATIO * (rise.after_ns - rise.before_ns):
         pause = None
     if pause is not None:
-        why, stage = f": {pause.words} in each", pause.stage
+        why, stage, factor = f": {pause.words} in each", pause.stage, None
     else:
-        why, stage = _find_slower_work(measured, run, step)
+        why, stage, factor = _find_slower_work(measured, run, step)
     yield Finding(
         "drift",
         thresholds.severity(share),
@@ -152,7 +153,15 @@ def _find_drift(
         round(gain),
         share,
         ("a temporary slowdown from outside looks the same",),
+        changes=_write_drift_changes({int(number) for number in late_steps.values("step")}, factor),
     )
+
+
+def _write_drift_changes(late_steps: set[int], factor: float | None) -> tuple[str, ...]:
+    """Write the changes of the fix: kernels as fast as before, or all work as long as in the median of the steps before."""
+    if factor is not None:
+        return (write_change("scale", "device", step=late_steps, factor=1 / factor),)
+    return tuple(write_change("equalise", on, step=late_steps, across="step") for on in ("device", "host"))
 
 
 MIN_EXPLAINED_DRIFT_RATIO = 0.5
@@ -162,8 +171,8 @@ DRIFT_ADVICE = "check for changes at that step: clocks, temperature and power li
 PAUSE_ADVICE = "record the host's activity there: with_stack=True, or ranges (NVTX)"
 
 
-def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tuple[str, str | None]:
-    """Find the cause of a rise in kernels or stages: (end of the claim, stage with most of the added time).
+def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tuple[str, str | None, float | None]:
+    """Find the cause of a rise in kernels or stages: (end of the claim, stage with most of the added time, factor).
 
     The claim names the factor by which the same kernels are slower, else the stage.
     """
@@ -176,8 +185,8 @@ def _find_slower_work(measured: Measurements, run: str | None, step: int) -> tup
             stages += [stage] if stage else []
     stage = stages[0] if stages else None
     if factors:
-        return f": the same kernels take {max(factors):.2f} times as long", stage
-    return f", mostly in {stage}" if stage else "", stage
+        return f": the same kernels take {max(factors):.2f} times as long", stage, max(factors)
+    return f", mostly in {stage}" if stage else "", stage, None
 
 
 ANALYSIS = Analysis(

@@ -17,7 +17,6 @@ from tracekit.job.frames import make_label_headings, make_run_heading, phrase_ru
 from tracekit.job.gpu_shares import sum_gpu_time
 from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window, sum_window_idle_by_holder
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
-from tracekit.job.idle_time.claims import claim_idle_time
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
@@ -172,20 +171,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(captures):
         return ANALYSIS.skipped("every source with GPU activity is damaged: missing rows would look idle")
     idling = _find_idle_stages(measured, thresholds)
-    busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
-    unexplained = [window for window in idling if window.accounted < busy_ratio]
-    explained = [window for window in idling if window.accounted >= busy_ratio]
     return ANALYSIS.answered(
         metrics=lambda: _list_gpu_share_metrics(captures),
         sheets=lambda: select_filled_sheets(*_make_gpu_time_tables(measured, captures)),
         findings=tuple(
             _report_low_utilization(measured, of_one_cause, thresholds)
-            for of_one_cause in _group_idle_stages_by_cause(measured, unexplained)
+            for of_one_cause in _group_idle_stages_by_cause(measured, idling)
         ),
-        verdicts=(
-            *_list_explained_idle_verdicts(measured, explained),
-            *_list_minor_idle_verdicts(measured, idling, thresholds),
-        ),
+        verdicts=tuple(_list_minor_idle_verdicts(measured, idling, thresholds)),
         charts=lambda: (*draw_device_bars(measured, captures), *draw_gpu_utilisation(measured)),
     )
 
@@ -233,25 +226,7 @@ def _make_gpu_time_tables(measured: Measurements, captures: Frame) -> tuple[Shee
 _LOWER_IS_BETTER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", "idle_ratio")
 
 
-class IdleStage(NamedTuple):
-    """A stage whose GPUs are mostly idle, with the idle time that other findings claim by rule; ns over all GPUs and steps."""
-
-    window: StageWindow
-    told: Mapping[str, int]
-
-    @property
-    def left_ns(self) -> int:
-        """Idle time that no other finding claims."""
-        return max(int(self.window.gpu_time["idle_ns"]) - sum(self.told.values()), 0)
-
-    @property
-    def accounted(self) -> float:
-        """Share of the stage that is busy or claimed by other findings; R01 fires only on the rest."""
-        window_ns = int(self.window.gpu_time["window_ns"])
-        return (window_ns - self.left_ns) / window_ns
-
-
-def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[IdleStage]:
+def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[StageWindow]:
     """Find stages whose GPUs are mostly idle; steps or the whole capture where no stage is known.
 
     A whole capture counts only if a known place of the program kept the GPU idle between its work. Otherwise it may be
@@ -272,8 +247,7 @@ def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[Id
         ):
             continue
         idle_windows.append(window)
-    claimed = claim_idle_time(measured, thresholds) if idle_windows else {}
-    return [IdleStage(window, claimed.get(window.key, {})) for window in idle_windows]
+    return idle_windows
 
 
 def _is_idle_by_host(measured: Measurements, window: StageWindow) -> bool:
@@ -285,19 +259,19 @@ def _is_idle_by_host(measured: Measurements, window: StageWindow) -> bool:
     return 2 * (culprit.idle_ns - after_ns) >= int(window.gpu_time["idle_ns"])
 
 
-def _group_idle_stages_by_cause(measured: Measurements, idling: list[IdleStage]) -> list[list[IdleStage]]:
+def _group_idle_stages_by_cause(measured: Measurements, idling: list[StageWindow]) -> list[list[StageWindow]]:
     """Group stages of one run and role by the place or kind of wait that keeps them idle, most idle stage first.
 
     A stage without a known cause is a group of its own.
     """
-    by_cause: dict[object, list[IdleStage]] = {}
-    for idle_stage in idling:
-        culprit = _find_idle_culprit(measured, idle_stage.window)
-        cause: object = idle_stage.window.key
+    by_cause: dict[object, list[StageWindow]] = {}
+    for window in idling:
+        culprit = _find_idle_culprit(measured, window)
+        cause: object = window.key
         if culprit is not None:
-            cause = (*idle_stage.window.owner, culprit.holder, culprit.place)
-        by_cause.setdefault(cause, []).append(idle_stage)
-    return [sorted(part, key=lambda idle_stage: -idle_stage.left_ns) for part in by_cause.values()]
+            cause = (*window.owner, culprit.holder, culprit.place)
+        by_cause.setdefault(cause, []).append(window)
+    return [sorted(part, key=lambda window: -int(window.gpu_time["idle_ns"])) for part in by_cause.values()]
 
 
 def _find_idle_culprit(measured: Measurements, window: StageWindow) -> IdleCulprit | None:
@@ -307,49 +281,26 @@ def _find_idle_culprit(measured: Measurements, window: StageWindow) -> IdleCulpr
     return find_culprit_of_window(measured, window)
 
 
-def _report_low_utilization(measured: Measurements, stages: list[IdleStage], thresholds: Thresholds) -> Finding:
-    """Report R01: idle time of stages with one cause, less the idle time that other rules claim."""
-    window = stages[0].window
-    window_ns, idle_ns = (
-        sum(int(idle_stage.window.gpu_time[name]) for idle_stage in stages) for name in ("window_ns", "idle_ns")
-    )
-    explained_ns: dict[str, int] = {}
-    for idle_stage in stages:
-        for rule, ns in idle_stage.told.items():
-            explained_ns[rule] = explained_ns.get(rule, 0) + ns
-    left_ns = sum(idle_stage.left_ns for idle_stage in stages)
-    left, ratio = window.per_step(left_ns)
-    other_rules = ", ".join(
-        f"{rule} ({format_quantity(window.steps.mean(ns), 'ns')})" for rule, ns in explained_ns.items()
-    )
-    unnamed = ""
-    if other_rules:
-        them = "it" if len(stages) == 1 else "them"
-        unnamed = f", and idle {format_quantity(left_ns / window_ns, 'ratio')} of {them} beyond other findings"
-    holder = _explain_idle_stages(measured, [idle_stage.window for idle_stage in stages])
-    named, _ = window.per_step(min(holder.named_ns, left_ns))
+def _report_low_utilization(measured: Measurements, stages: list[StageWindow], thresholds: Thresholds) -> Finding:
+    """Report R01: idle time of stages with one cause."""
+    window = stages[0]
+    window_ns, idle_ns = (sum(int(stage.gpu_time[name]) for stage in stages) for name in ("window_ns", "idle_ns"))
+    idle, ratio = window.per_step(idle_ns)
+    holder = _explain_idle_stages(measured, stages)
+    named, _ = window.per_step(min(holder.named_ns, idle_ns))
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        _describe_busy_stages(stages, phrase_run(measured, window.run)) + unnamed + holder.words,
+        _describe_busy_stages(stages, phrase_run(measured, window.run)) + holder.words,
         holder.advice,
         (
             make_evidence_metric("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
-            make_evidence_metric("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
-            *(
-                (make_evidence_metric("unexplained_ns", round(left), "idle beyond other findings"),)
-                if other_rules
-                else ()
-            ),
+            make_evidence_metric("idle_ns", round(idle), "idle per step"),
             *((make_evidence_metric("named_ns", round(named), "with a known cause"),) if named else ()),
         ),
-        tuple(idle_stage.window.place for idle_stage in stages),
-        round(left),
+        tuple(stage.place for stage in stages),
+        round(idle),
         ratio,
-        (
-            "upper bound: some idle time always remains",
-            *((f"excludes idle time per step of other findings: {other_rules}",) if other_rules else ()),
-        ),
         is_catch_all=not named,
     )
 
@@ -358,15 +309,15 @@ MAX_NAMED_IDLE_STAGES = 3
 """Maximum number of stages in the claim; further ones are counted."""
 
 
-def _describe_busy_stages(stages: list[IdleStage], run: str) -> str:
+def _describe_busy_stages(stages: list[StageWindow], run: str) -> str:
     """Describe the busy share of each stage; `run` ends each stage's name and is written once."""
     shares = []
     named = MAX_NAMED_IDLE_STAGES if len(stages) > MAX_NAMED_IDLE_STAGES + 1 else len(stages)
-    for idle_stage in stages[:named]:
-        name = idle_stage.window.name.removesuffix(run)
-        shares.append(f"{format_quantity(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
+    for stage in stages[:named]:
+        name = stage.name.removesuffix(run)
+        shares.append(f"{format_quantity(stage.gpu_time['busy_ratio'], 'ratio')} of {name}")
     if unnamed_stages := stages[named:]:
-        busiest = max(float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in unnamed_stages)
+        busiest = max(float(stage.gpu_time["busy_ratio"]) for stage in unnamed_stages)
         shares.append(f"at most {format_quantity(busiest, 'ratio')} of {len(unnamed_stages)} other stages")
     if len(shares) == 1:
         return f"GPUs are busy {shares[0]}{run}"
@@ -427,23 +378,6 @@ def _describe_idle_kinds(measured: Measurements, window: StageWindow, idle_ns: i
     return f"; idle time by kind: {', '.join(shares)}" if shares else ""
 
 
-def _list_explained_idle_verdicts(measured: Measurements, idling: list[IdleStage]) -> list[Verdict]:
-    """List a "clear" verdict per run for the stages whose idle time other findings explain."""
-    reasons: dict[str | None, list[str]] = {}
-    for idle_window in idling:
-        row = idle_window.window.gpu_time
-        other_rules = ", ".join(
-            f"{rule} ({format_quantity(idle_window.window.share(ns), 'ratio')})"
-            for rule, ns in idle_window.told.items()
-        )
-        run = row["run"] if make_run_heading(measured) else None
-        reasons.setdefault(run, []).append(
-            f"GPUs are busy {format_quantity(row['busy_ratio'], 'ratio')} of {idle_window.window.name}: explained by {other_rules};"
-            f" {format_quantity(1 - idle_window.accounted, 'ratio')} are left"
-        )
-    return [Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()]
-
-
 CLEAR: Answer = "clear"
 UNJUDGED: Answer = "insufficient data"
 
@@ -452,13 +386,13 @@ MIN_EXPLAINED_IDLE_RATIO = 0.03
 
 
 def _list_minor_idle_verdicts(
-    measured: Measurements, idling: list[IdleStage], thresholds: Thresholds
+    measured: Measurements, idling: list[StageWindow], thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """List verdicts on stages that R01 does not report but that are idle longer than other findings explain.
+    """List verdicts on stages that R01 does not report but that are idle for long.
 
     A whole capture that is not busy enough is never "clear": its GPUs may be idle by design.
     """
-    judged = [idle_stage.window.key for idle_stage in idling]
+    judged = [window.key for window in idling]
     windows_ = [
         window
         for window in list_judged_windows(measured)
@@ -467,25 +401,21 @@ def _list_minor_idle_verdicts(
     ]
     if not windows_ or not measured.has("idle_blame", "idle_frames"):
         return
-    claimed = claim_idle_time(measured, thresholds)
     required = thresholds.of("low-gpu-utilization")["busy_ratio"]
     reasons: dict[tuple[Answer, str | None], list[str]] = {}
     prices: dict[tuple[Answer, str | None], tuple[float, float]] = {}
     for window in windows_:
-        idle = IdleStage(window, claimed.get(window.key, {}))
-        ratio = window.per_step(idle.left_ns)[1] or 0.0
-        if ratio < MIN_EXPLAINED_IDLE_RATIO:
-            continue
+        idle_ns, share = window.per_step(float(window.gpu_time["idle_ns"]))
+        ratio = share or 0.0
         run = window.run if make_run_heading(measured) else None
         where, answer = f"the step in {window.name}", CLEAR
         if window.origin == "file":
             where = window.name
-            answer = CLEAR if idle.accounted >= required else UNJUDGED
+            answer = CLEAR if window.gpu_time["busy_ratio"] >= required else UNJUDGED
         price, price_ratio = prices.get((answer, run), (0.0, 0.0))
-        left_ns, _ = window.per_step(idle.left_ns)
-        prices[answer, run] = price + left_ns, price_ratio + ratio
+        prices[answer, run] = price + idle_ns, price_ratio + ratio
         reasons.setdefault((answer, run), []).append(
-            f"GPUs are idle {format_quantity(ratio, 'ratio')} of {where} outside other findings"
+            f"GPUs are idle {format_quantity(ratio, 'ratio')} of {where}"
             + _describe_idle_kinds(measured, window, int(window.gpu_time["idle_ns"]))
         )
     for (answer, run), texts in reasons.items():
@@ -521,17 +451,7 @@ ANALYSIS = Analysis(
     reads=("device_ops",),
     writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
-    rests_on=(
-        "interruptions",
-        "collectives",
-        "host_counts",
-        "idle",
-        "idle_blame",
-        "idle_frames",
-        "loader_waits",
-        "stage_edges",
-        "sync_stalls",
-    ),
+    rests_on=("collectives", "idle", "idle_blame", "idle_frames"),
     rules=("low-gpu-utilization",),
     thresholds={
         "low-gpu-utilization": {

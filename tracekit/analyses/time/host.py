@@ -372,7 +372,7 @@ def _report_launch_gaps(
         tuple(Place(run=row["run"], role=row["role"], stage=row["canonical"]) for row in rows),
         round(gap),
         ratio,
-        ("upper bound: profiling makes every launch longer",),
+        ("profiling makes every launch longer",),
         changes=tuple(
             write_change("graph", stage=row["canonical"], by=None if row["canonical"] else ANY_ROW) for row in rows
         ),
@@ -399,7 +399,7 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
         ratio,
         (
             "no GPU activity was recorded: ops are counted instead of kernels",
-            "upper bound: the time of all calls below 10 µs; profiling makes them longer",
+            "profiling makes short calls longer",
         ),
     )
 

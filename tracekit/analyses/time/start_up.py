@@ -18,10 +18,17 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.idle_time.claims import sum_start_up_idle
+from tracekit.job.idle_time.interruptions import find_costly_interruptions
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, find_rows_of_owners
+from tracekit.job.stages.windows import (
+    NO_STEPS,
+    Owner,
+    count_gpu_steps,
+    find_rows_of_owners,
+    list_undamaged_rows,
+    sum_column_over_steps,
+)
 from tracekit.job.steps.start_up import RunStartUp, find_run_start_ups
 from tracekit.model.intervals import Ints, measure_coverage
 from tracekit.model.report import Finding, Place, Section, Sheet
@@ -364,7 +371,7 @@ def _find_start_up_within_steps(measured: Measurements, rows: Frame, thresholds:
     is_counted = rows.is_among(clear_redundant_parts(measured.frame("steps")), UNIT, optional=UNIT)
     is_call = rows["is_rare"] & rows.is_in("kind", KINDS)
     chosen = rows.filter(is_counted & is_call & rows.equals("window", "within"))
-    for owner, idle_ns in sum_start_up_idle(measured, thresholds).items():
+    for owner, idle_ns in _sum_start_up_idle(measured, thresholds).items():
         steps = existing.get(owner, NO_STEPS)
         lost, ratio = steps.per_step(idle_ns)
         calls = chosen.filter(find_rows_of_owners(chosen, [owner]))
@@ -384,6 +391,20 @@ def _find_start_up_within_steps(measured: Measurements, rows: Frame, thresholds:
             round(lost),
             ratio,
         )
+
+
+def _sum_start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Owner, int]:
+    """Sum the idle time of first calls over GPU steps, by run and role, without interruptions of steady steps."""
+    if not measured.has("idle"):
+        return {}
+    rows = list_undamaged_rows(measured, "idle")
+    sums = sum_column_over_steps(measured, rows.filter(rows.equals("cause", "host_start_up")), "idle_ns")
+    for found in find_costly_interruptions(measured, thresholds):
+        for row in found.rows.group_by("run", "role").agg(lost_ns=sum_of("lost_ns")).rows():
+            run, role, lost_ns = row.values()
+            if (run, role) in sums:
+                sums[run, role] = max(sums[run, role] - lost_ns, 0)
+    return sums
 
 
 def _find_start_up_in_warm_up(measured: Measurements, rows: Frame, thresholds: Thresholds) -> Iterator[Finding]:

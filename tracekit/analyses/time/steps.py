@@ -43,6 +43,7 @@ from tracekit.model.tables.frame import (
     texts,
     where,
 )
+from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -343,6 +344,7 @@ def _find_step_variance(measured: Measurements, walls: Frame, thresholds: Thresh
                 excess / mean,
                 tuple(reasons[1:]),
                 is_catch_all=True,
+                changes=tuple(write_change("equalise", on, across="step") for on in ("device", "host")),
             )
         )
     return findings

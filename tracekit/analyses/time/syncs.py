@@ -206,7 +206,6 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Th
         ),
         round(lost),
         ratio,
-        ("upper bound: the host's work before the next launch may be needed anyway",),
         changes=tuple(_write_sync_changes(window.canonical, by_op)),
     )
 

@@ -57,14 +57,16 @@ def command(
     A change is a verb, its target (host, device, collective or range), and fields. Patterns P are regular expressions.
 
     \b
-    scale factor=F     multiply the length of host, device or collective work
+    scale factor=F     multiply the length of host, device or collective work, or of a range
     set to_us=N        shorten it to N µs
     remove             remove ops, collectives or a range
     unwait             let calls return without waiting for the device
     unblock op=P       make copies asynchronous
-    hide until=P       let only work inside the row P wait for collectives
-    equalise           let ops last as long as on the median rank
-    prefetch range=P   prepare a range on other threads, ahead of time
+    hide               let compute wait for reductions only at the end of their pass (until=P: inside the row P)
+    accumulate op=P    reduce gradients once per step of the optimizer
+    fuse               run ops that follow one another as one (factor=F: times their length)
+    equalise           let ops last as long as on the median rank (across=step: as in the median step)
+    prefetch           prepare a range=P on other threads, or begin collectives one earlier
     graph              launch all ops of a stage or range with one call
 
     Further fields select work: rank=, step=, stage=, range= (around it), row= (innermost op), by= (an op around it), op= (kernel,

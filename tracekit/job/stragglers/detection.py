@@ -433,7 +433,6 @@ def _make_straggler_finding(
         tuple(places),
         round(cost_ns),
         share,
-        ("upper bound: the next slowest rank limits the saving",),
         changes=tuple(write_change("equalise", on, rank=set(late.ranks)) for on in ("device", "host")),
     )
 

@@ -59,6 +59,7 @@ class Account:
     role: str | None = None
     rank: int | None = None
     world_size: int | None = None
+    cores: str | None = None
     captures: tuple[ReportedCapture, ...] = ()
     discrete: bool = False
 
@@ -70,8 +71,8 @@ class Source:
     `name` is the displayed path (relative to the given directory). `scope` is the part of a run that the file covers, as
     recorded (`train`, `e2e`, `actor-update`), and `part` the piece of it (`mb1`, `part2`). `node` is the id of the cluster
     node that has the file; None if it is local or unknown. `content` is a digest of the content
-    (`contents.digest_content`), computed when the file is measured. `accounts` are those of processes that may have written
-    this file. None means unknown, never 0.
+    (`contents.digest_content`), computed when the file is measured. `cores` are the CPU cores that the process may use (`0-3,8`).
+    `accounts` are those of processes that may have written this file. None means unknown, never 0.
     """
 
     path: Path
@@ -89,6 +90,7 @@ class Source:
     part: str | None = None
     host: str | None = None
     pid: int | None = None
+    cores: str | None = None
     size_bytes: int = 0
     notes: tuple[Note, ...] = ()
     node: str | None = None

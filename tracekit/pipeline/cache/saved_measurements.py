@@ -69,7 +69,7 @@ _HINT = "save it again with --save, from the profiles"
 _VALUES = {"int32": "<i4", "int64": "<i8", "Int64": "<i8", "Float64": "<f8", "bool": "|u1"}
 _WIDTHS = {"int32": 4, "int64": 8, "Int64": 9, "Float64": 9, "bool": 1, "category": 4}
 _SOURCE_TEXTS = ("name", "reader", "tool", "run")
-_SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host", "content")
+_SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host", "cores", "content")
 _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
 
 

@@ -1,10 +1,8 @@
-"""Gaps in the headline: windows that do not match their GPU work, and time that no finding explains."""
+"""Gaps in the headline: windows that do not match their GPU work, time that nothing explains, and steps that vary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,33 +13,19 @@ from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.step_kinds import MAX_WORK_DIFFERENCE, measure_device_work_of_steps
 from tracekit.model import failed_questions
-from tracekit.model.report import Metric, Section
+from tracekit.model.report import Metric, RunReplay, Section
 from tracekit.model.tables.frame import Frame, count_rows, max_of, median_of, min_of, sum_of
 from tracekit.model.tables.keys import CAPTURE
-from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
-from tracekit.pipeline.summary.screen import has_split_runs
-from tracekit.pipeline.summary.unexplained_time import UnexplainedTime, has_judged_rules, measure_unexplained_time
 
-MIN_UNEXPLAINED_RATIO = 0.03
-"""Unexplained time below this share of the step gets no sentence."""
-
-NO_OPS = "between calls (ops were not recorded)"
-"""Name of the time between ops if no op was recorded."""
-
-CAUSE_PHRASES: Mapping[str, str] = {
-    **{cause: title for cause, (title, _) in CAUSE_TITLES.items()},
-    **{activity: title for activity, (title, _) in CPU_ACTIVITY_TITLES.items()},
-    "host_silent": "no host activity",
-    "other": "launched but not started (cause unknown)",
-}
-"""The name of each cause in a sentence."""
+MIN_VARIATION_RATIO = 0.03
+"""Variation of the steps below this share of them gets no sentence."""
 
 MIN_VARIATION_STEPS = 3
 """With fewer steps, none counts as typical."""
 
-SOME_STEP_RULES = frozenset(("recompilation", "graph-capture", "start-up", "allocator-calls", "drift"))
+SOME_STEP_RULES = frozenset(("recompilation", "graph-capture", "start-up", "allocator-calls", "drift", "step-variance"))
 """Rules on events that only some steps contain, which explain why these are longer."""
 
 
@@ -50,43 +34,20 @@ def find_window_mismatches(measured: Measurements) -> tuple[str, ...]:
     return _evaluate_if_sound(measured, _describe_mismatches)
 
 
-def describe_unexplained_time(measured: Measurements, sections: Sequence[Section]) -> tuple[str, ...]:
-    """Describe the idle, waiting and step-to-step time that no finding covers, if it is large enough."""
-
-    def parts(whom: Measurements) -> tuple[str, ...]:
-        times = _include_start_up(whom, measure_unexplained_time(whom, sections))
-        sentences = (
-            _describe_unexplained(whom, each, sections) for each in times if each.ratio > MIN_UNEXPLAINED_RATIO
-        )
-        longer_steps = _describe_variation(whom, sections) if has_judged_rules(whom, sections) else ()
-        return tuple(chain(sentences, longer_steps))
-
-    return _evaluate_if_sound(measured, parts)
+def describe_variation(measured: Measurements, sections: Sequence[Section]) -> tuple[str, ...]:
+    """For each run, describe how far the mean step exceeds the median, if no finding is about that."""
+    rules = {finding.rule for section in sections for finding in section.findings}
+    if rules & SOME_STEP_RULES:
+        return ()
+    return _evaluate_if_sound(measured, _describe_longer_steps)
 
 
-def measure_unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tuple[Metric, ...]:
-    """Sum the idle and waiting share of the steps that no finding covers; empty if neither was measured."""
-
-    def part(whom: Measurements) -> tuple[Metric, ...]:
-        times = _include_start_up(whom, [] if has_split_runs(whom) else measure_unexplained_time(whom, sections))
-        if not times:
-            return ()
-        ratio = sum(each.ratio for each in times)
-        return (Metric("unexplained_ratio", ratio, "ratio", "lower", label="unexplained"),)
-
-    return _evaluate_if_sound(measured, part)
-
-
-def _include_start_up(measured: Measurements, times: list[UnexplainedTime]) -> list[UnexplainedTime]:
-    """Rescale the times to captures including their start-up, which is explained, like the shares of the headline."""
-    of_runs = find_run_start_ups(measured)
-    steps = summarize_step_walls(measured)
-    step_ns = float(steps.walls["wall_ns"].sum())
-    if not of_runs or not step_ns:
-        return times
-    before_ns = sum(each.start_up_ns * steps.select_run(each.run).count for each in of_runs)
-    longer = 1 + before_ns / step_ns
-    return [replace(each, window_ns=each.window_ns * longer) for each in times]
+def measure_unexplained_ratio(replays: Sequence[RunReplay]) -> tuple[Metric, ...]:
+    """Measure the share of the time that no dependency explains; empty without a replay, and for several runs."""
+    if len(replays) != 1:
+        return ()
+    ratio = replays[0].unexplained_ratio
+    return (Metric("unexplained_ratio", ratio, "ratio", "lower", label="unexplained"),)
 
 
 def _evaluate_if_sound(measured: Measurements, part: Any) -> tuple[Any, ...]:
@@ -155,69 +116,22 @@ def _describe_sparse_capture(measured: Measurements, rows: Frame, unit: str) -> 
     )
 
 
-def _describe_unexplained(measured: Measurements, time: UnexplainedTime, sections: Sequence[Section]) -> str:
-    """Describe the size of unexplained time, and its largest part: cause, rank and stage."""
-    part, cells = time.largest, time.cells
-    cause = _name_cause(measured, part["cause"])
-    what, largest = ("idle time", [f"{format_quantity(part['ratio'], 'ratio')} {cause}"] if cause else [])
-    if time.kind == "waiting":
-        what, largest = "waiting for collectives" if cause else "exposed communication", []
-    if part["rank"] is not None and len({*cells.values("rank")} - {None}) > 1:
-        largest.append(f"rank {part['rank']}")
-    if not cells.is_missing("stage").all():
-        largest.append(str(part["stage"] or "outside any stage"))
-    sentence = f"{format_quantity(time.ratio, 'ratio')} {what} is unexplained"
-    if largest:
-        sentence += f": largest part {', '.join(largest)}"
-    return sentence + (_explain_clear_communication(sections) if time.kind == "waiting" else "")
-
-
-def _name_cause(measured: Measurements, cause: str | None) -> str:
-    """Name a cause in a sentence."""
-    is_between = cause == "host_none" and measured.row_count("host_counts") > 0
-    if is_between and not measured.frame("host_counts").integers("leaf_count").any():
-        return NO_OPS
-    return CAUSE_PHRASES.get(cause or "", cause or "")
-
-
-def _explain_clear_communication(sections: Sequence[Section]) -> str:
-    """Explain why communication has no finding, with the rule's reason for the largest exposure."""
-    verdicts = [
-        verdict
-        for section in sections
-        for verdict in section.verdicts
-        if verdict.rule == "exposed-communication"
-        if verdict.answer == "clear" and verdict.reason
-    ]
-    if not verdicts:
-        return ""
-    return f"; {max(verdicts, key=lambda verdict: verdict.price_ns or 0).reason}"
-
-
-def _describe_variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
-    """For each run, describe how far the mean step exceeds the median, if no finding covers it."""
-    findings = [finding for section in sections for finding in section.findings]
-    if any(finding.rule == "step-variance" for finding in findings):
-        return
-    covered = sum(f.recoverable_ns or 0 for f in findings if f.rule in SOME_STEP_RULES)
+def _describe_longer_steps(measured: Measurements) -> Iterator[str]:
     for walls in summarize_step_walls(measured).walls.group_by("run").frames():
         # Scheduled stages, such as checkpoints, are not step variance.
         wall = walls["wall_ns"] - sum_planned_stage_time(measured, walls)
         if len(wall) < MIN_VARIATION_STEPS or _has_unlike_windows(walls):
             continue
         median = float(np.median(wall))
-        excess = float(np.maximum(wall - median, 0).mean()) - covered
+        excess = float(np.maximum(wall - median, 0).mean())
         share = excess / float(wall.mean()) if wall.any() else 0.0
-        if share <= MIN_UNEXPLAINED_RATIO:
+        if share <= MIN_VARIATION_RATIO:
             continue
         run, step = (walls.values(name)[int(wall.argmax())] for name in ("run", "step"))
         which = "the longest step" if step is None else f"step {step}"
         took = f"{which} takes {format_quantity(float(wall.max()), 'ns')}, the median {format_quantity(median, 'ns')}"
         stage = _find_longer_stage(measured, run, step)
-        yield (
-            f"{format_quantity(share, 'ratio')} step-to-step time is unexplained: {took}"
-            f"{stage}{phrase_run(measured, run)}"
-        )
+        yield (f"{format_quantity(share, 'ratio')} of the steps is variation: {took}{stage}{phrase_run(measured, run)}")
 
 
 def _has_unlike_windows(walls: Frame) -> bool:

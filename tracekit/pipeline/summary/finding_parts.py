@@ -41,7 +41,7 @@ def _merge_section_findings(section: Section, thresholds: Thresholds) -> Section
 def _make_merge_key(finding: Finding) -> object:
     """Make the key that merges findings: rule, runs, roles, and whether it is a catch-all; None without a stage."""
     stages = _list_finding_stages(finding)
-    if not stages or not finding.recoverable_ns or finding.rule in RANK_RULES:
+    if not stages or not finding.cost_ns or finding.rule in RANK_RULES:
         return None
     runs = frozenset(place.run for place in finding.places)
     roles = frozenset(place.role for place in finding.places)
@@ -58,7 +58,7 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
 
     Parts too small to be reported alone are listed but not counted: any job has that much of them.
     """
-    parts = sorted(findings, key=lambda finding: -(finding.recoverable_ns or 0))
+    parts = sorted(findings, key=lambda finding: -(finding.cost_ns or 0))
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -70,8 +70,8 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
         severity=_rate_merged(counted, thresholds, ratio),
         claim="; ".join(claims),
         places=_drop_repeated_items(place for part in parts for place in part.places),
-        recoverable_ns=sum(part.recoverable_ns or 0 for part in counted),
-        recoverable_ratio=ratio,
+        cost_ns=sum(part.cost_ns or 0 for part in counted),
+        cost_ratio=ratio,
         caveats=_drop_repeated_items(caveat for part in counted for caveat in part.caveats),
         confidence=min(part.confidence for part in counted),
         parts=tuple(parts),
@@ -81,12 +81,12 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
 
 def _is_counted_part(part: Finding, first: Finding) -> bool:
     """Check whether a part would be reported alone, or is nearly as large as the largest one."""
-    return part.severity != "info" or (part.recoverable_ns or 0) >= COUNTED_PART_RATIO * (first.recoverable_ns or 0)
+    return part.severity != "info" or (part.cost_ns or 0) >= COUNTED_PART_RATIO * (first.cost_ns or 0)
 
 
 def _sum_part_ratios(parts: Sequence[Finding]) -> float | None:
     """Sum the shares of the step; None if one is unknown."""
-    ratios = [part.recoverable_ratio for part in parts if part.recoverable_ratio is not None]
+    ratios = [part.cost_ratio for part in parts if part.cost_ratio is not None]
     return sum(ratios) if len(ratios) == len(parts) else None
 
 
@@ -104,7 +104,7 @@ def _list_smaller_parts(smaller: Sequence[Finding]) -> Iterator[str]:
     costs: dict[str, int] = {}
     for part in smaller:
         names = ", ".join(sorted(_list_finding_stages(part)))
-        costs[names] = costs.get(names, 0) + (part.recoverable_ns or 0)
+        costs[names] = costs.get(names, 0) + (part.cost_ns or 0)
     listed = [f"{name} {format_quantity(ns, 'ns')}" for name, ns in costs.items()]
     more = ", …" if len(listed) > MAX_CLAIM_STAGES else ""
     if len(costs) == 1:
@@ -119,7 +119,7 @@ def _list_smaller_parts(smaller: Sequence[Finding]) -> Iterator[str]:
 def _rate_merged(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
     """Rate the sum by its share of the step, unless the rule rates its parts below their share."""
     gravest = min((part.severity for part in parts), key=SEVERITIES.index)
-    is_by_share = all(part.severity == thresholds.severity(part.recoverable_ratio) for part in parts)
+    is_by_share = all(part.severity == thresholds.severity(part.cost_ratio) for part in parts)
     of_sum = thresholds.severity(ratio)
     return min(gravest, of_sum, key=SEVERITIES.index) if is_by_share else gravest
 

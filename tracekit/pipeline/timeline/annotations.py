@@ -261,8 +261,8 @@ def _is_place_in_lane(place: Place, lane: Lane) -> bool:
 def _format_finding_args(finding: Finding) -> str:
     """Format a finding as the arguments of its intervals."""
     arguments = {"rule": finding.rule, "severity": finding.severity, "claim": finding.claim, "try": finding.advice}
-    if finding.recoverable_ns is not None:
-        arguments["max saving per step"] = format_quantity(finding.recoverable_ns, "ns")
+    if finding.saving is not None:
+        arguments["saved per step, alone"] = format_quantity(finding.saving.alone_ns, "ns")
     for metric in finding.evidence:
         arguments[metric.label or metric.name] = format_quantity(metric.value, metric.unit)
     for number, caveat in enumerate(finding.caveats, start=1):

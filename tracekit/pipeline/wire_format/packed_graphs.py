@@ -34,13 +34,29 @@ from tracekit.replay.edges import (
     Numbers,
     concatenate_edges,
 )
+from tracekit.replay.host_load import MOST_CORES, HostLoad
 from tracekit.replay.host_threads import CallPaths, classify_host_edges
+from tracekit.replay.kernel_work import KernelWork
 from tracekit.replay.process_graph import Meetings, ProcessGraph, StepBounds, build_process_graph
 
-_COUNTS = ("host", "ops", "paths", "meetings", "steps", "stages", "edges", "hand_overs", "waits", "queue", "measured")
+_COUNTS = (
+    "host",
+    "ops",
+    "paths",
+    "meetings",
+    "steps",
+    "stages",
+    "edges",
+    "hand_overs",
+    "waits",
+    "queue",
+    "measured",
+    "recorded",
+)
 """Numbers of rows of each part, and single numbers of a graph."""
 
 _MOST_ROWS = 2**31 - 2
+_UNRECORDED = -1
 _NOT_OF_ONE_PROCESS = (*HOST_KINDS, ARRIVAL, TRANSFER, OWN_LENGTH, CHANGED)
 """Kinds of edges that are made from other columns, or only once processes are joined."""
 
@@ -60,7 +76,7 @@ def pack_graph(graph: ProcessGraph) -> GraphColumns:
     between = len(edges.kind) - len(follows)
     parts = graph.host_count, ops, graph.paths, graph.meetings.rows, graph.steps.begin, graph.stages
     sizes = [part if isinstance(part, int) else len(part) for part in parts]
-    singles = graph.hand_overs, waits.count, waits.queue, waits.queue_is_measured
+    singles = graph.hand_overs, waits.count, waits.queue, waits.queue_is_measured, graph.records_waits
     writer.add_integers("counts", [*sizes, between, *singles])
     _pack_host(writer, graph)
     _pack_ops(writer, ops)
@@ -71,6 +87,7 @@ def pack_graph(graph: ProcessGraph) -> GraphColumns:
     _pack_edges(writer, graph, edges.take(slice(between)))
     _pack_meetings(writer, graph.meetings)
     _pack_windows(writer, graph)
+    _pack_load(writer, graph)
     return GraphColumns(graph.source, writer.numbers, writer.texts)
 
 
@@ -165,6 +182,15 @@ def _pack_windows(writer: ColumnWriter, graph: ProcessGraph) -> None:
     writer.add_integers("stage.occurrence", stages.occurrence)
 
 
+def _pack_load(writer: ColumnWriter, graph: ProcessGraph) -> None:
+    """Pack the load on the cores of the host, and the work of the kernels."""
+    load = graph.load
+    writer.add_integers("load.cores", sorted(load.cores))
+    writer.add_integers("load.times", [load.running_ns, _UNRECORDED if load.ready_ns is None else load.ready_ns])
+    writer.add_integers("work.device", graph.work.device)
+    writer.add_integers("work.number", graph.work.number)
+
+
 def _add_column(writer: ColumnWriter, name: str, column: Array) -> None:
     """Add a column of a table by its kind."""
     if isinstance(column, Coded):
@@ -212,7 +238,20 @@ def unpack_graph(columns: GraphColumns) -> ProcessGraph | None:
         _unpack_stages(reader, counts["stages"]),
         CallWaits(counts["waits"], counts["queue"], queue_is_measured=bool(counts["measured"])),
         counts["hand_overs"],
+        bool(counts["recorded"]),
+        _unpack_load(reader),
+        KernelWork(
+            reader.read_integers("work.device", op_count, 0, max(op_count, 1)).astype(np.int32),
+            reader.read_integers("work.number", op_count, -1, _MOST_ROWS).astype(np.int32),
+        ),
     )
+
+
+def _unpack_load(reader: ColumnReader) -> HostLoad:
+    """Unpack the load on the cores of the host."""
+    cores = reader.read_integers("load.cores", None, 0, MOST_CORES)
+    running, ready = reader.read_integers("load.times", 2, _UNRECORDED, MOST_NS).tolist()
+    return HostLoad(frozenset(cores.tolist()), max(running, 0), None if ready < 0 else ready)
 
 
 def _check_times(time: Ints) -> None:

@@ -110,6 +110,7 @@ def read_export_metadata(db: ExportDatabase) -> dict[str, Any]:
         "nsys_schema": _shorten_or_none(exported.get("EXPORT_SCHEMA_VERSION")),
         "capture_uuid": _shorten_or_none(captured.get("PROFILING_SESSION_UUID")),
         "host_name": _shorten_or_none(system.get("Hostname")),
+        "cpu_cores": _parse_integer_or_zero(system.get("CpuCores")) or None,
         "cuda_driver_version": _parse_integer_or_zero(system.get("CudaDriverVersion")) or None,
         "gpu_driver_version": _shorten_or_none(system.get("NvDriverVersion")),
         "cuda_graph_trace": _shorten_or_none(captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE")),
@@ -286,7 +287,7 @@ _OF_EXPORTER = (
     *("EXPORT_PARAM_TIME_SHIFT", "EXPORT_CONFIG_TIME_SHIFT"),
 )
 _OF_CAPTURE = ("PROFILING_SESSION_UUID", "CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE")
-_OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion")
+_OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVersion", "CpuCores")
 
 
 def _read_machine_metadata(db: ExportDatabase) -> dict[str, str]:

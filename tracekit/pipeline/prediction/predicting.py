@@ -1,0 +1,165 @@
+"""What the fixes of the findings save: each run is replayed with the changes that its findings name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tracekit.model.records import dataclass
+from tracekit.model.report import SEVERITIES, Finding, RunReplay, Saving, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.pipeline.prediction.run_graphs import RunGraph
+from tracekit.replay.changes import parse_change
+from tracekit.replay.job_graph import JobGraph
+from tracekit.replay.ledger import close_ledger, measure_residual_ratio
+from tracekit.replay.plan import Fix, Plan, plan_fixes
+from tracekit.replay.steps import JobSteps
+from tracekit.replay.what_if import answer_what_if
+
+LATE_RULES = frozenset(("straggler", "rank-imbalance", "replica-imbalance", "step-variance", "drift"))
+"""Rules that say which rank or step is longer; where another finding names the reason, that one comes first."""
+
+SYMPTOM_RULES = frozenset(("low-gpu-utilization", "step-variance"))
+"""Rules about time for which others may give the reason: they are clear where others cover most of it."""
+
+MOST_COVERED = 0.5
+"""Share of the cost of a symptom from which on other findings cover it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSections:
+    """Sections whose findings have savings and ranks, and the replay of each run."""
+
+    sections: tuple[Section, ...]
+    replays: tuple[RunReplay, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _RunPlan:
+    """The plan of a run: its findings with their savings in order, and those whose changes match nothing, with the reason."""
+
+    replay: RunReplay
+    savings: list[tuple[Finding, Saving]]
+    refused: list[tuple[Finding, str]]
+
+
+def predict_savings(
+    graphs: Sequence[RunGraph], sections: Sequence[Section], thresholds: Thresholds
+) -> PredictedSections:
+    """Predict what the fixes of the findings save, grade the findings by it, and rank them all."""
+    findings = [finding for section in sections for finding in section.findings]
+    graded: dict[int, Finding] = {}
+    covered: dict[int, RunReplay] = {}
+    plans: list[list[int]] = []
+    replays: list[RunReplay] = []
+    for graph in graphs:
+        own = _select_run_findings(findings, graph.run, is_only=len(graphs) == 1)
+        plan = _plan_run_findings(graph, own)
+        graded |= {id(finding): _grade_finding(finding, saving, thresholds) for finding, saving in plan.savings}
+        graded |= {id(finding): _add_refusal(finding, problem) for finding, problem in plan.refused}
+        covered |= {id(finding): plan.replay for finding in _list_covered_symptoms(own, plan)}
+        plans.append([id(finding) for finding, _ in plan.savings])
+        replays.append(plan.replay)
+    latest = {id(finding): graded.get(id(finding), finding) for finding in findings if id(finding) not in covered}
+    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans), 1)}
+    ranked = {key: replace(finding, rank=ranks[key]) for key, finding in latest.items()}
+    return PredictedSections(tuple(_replace_findings(s, ranked, covered) for s in sections), tuple(replays))
+
+
+def _replace_findings(section: Section, ranked: Mapping[int, Finding], covered: Mapping[int, RunReplay]) -> Section:
+    """Replace the findings of a section; those that others cover become clear verdicts."""
+    kept = tuple(ranked[id(finding)] for finding in section.findings if id(finding) in ranked)
+    clear = tuple(
+        Verdict(finding.rule, "clear", f"other findings cover it: {finding.claim}", covered[id(finding)].run)
+        for finding in section.findings
+        if id(finding) in covered
+    )
+    return replace(section, findings=kept, verdicts=(*section.verdicts, *clear))
+
+
+def _select_run_findings(findings: Sequence[Finding], run: str | None, *, is_only: bool) -> list[Finding]:
+    """Select the findings about one run that matter."""
+    return [
+        finding
+        for finding in findings
+        if finding.severity != "info" and (is_only or {place.run for place in finding.places} == {run})
+    ]
+
+
+def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan:
+    """Plan the fixes of the findings of a run."""
+    answer = answer_what_if(graph.job, graph.steps)
+    unexplained = measure_residual_ratio(graph.job, close_ledger(graph.job, graph.steps))
+    replay = RunReplay(graph.run, answer.unit, answer.recorded.mean_ns, None, answer.residual_share, unexplained)
+    if answer.refusal:
+        return _RunPlan(replace(replay, refusal=answer.refusal), [], [])
+    changing = [finding for finding in findings if finding.changes]
+    plan, planned = plan_findings(graph.job, graph.steps, changing)
+    savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]
+    refused = [(changing[place], problem) for place, problem in plan.refused]
+    return _RunPlan(replace(replay, step_ns=plan.step_ns if savings else None), savings, refused)
+
+
+def plan_findings(job: JobGraph, steps: JobSteps, findings: Sequence[Finding]) -> tuple[Plan, list[Finding]]:
+    """Plan the fixes of findings: (the plan, the finding of each of its fixes).
+
+    Of fixes that save nearly the same, the plan prefers those that name a reason.
+    """
+    order = sorted(range(len(findings)), key=lambda place: findings[place].rule in LATE_RULES)
+    plan = plan_fixes(job, steps, list(_make_fixes(findings[place] for place in order)))
+    refused = tuple((order[place], problem) for place, problem in plan.refused)
+    return replace(plan, refused=refused), [findings[order[fix.place]] for fix in plan.fixes]
+
+
+def _make_fixes(findings: Iterable[Finding]) -> Iterator[Fix]:
+    for finding in findings:
+        yield Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
+
+
+def _grade_finding(finding: Finding, saving: Saving, thresholds: Thresholds) -> Finding:
+    """Grade a finding by what its fix saves, but not above its rule where that grades it lower than its cost."""
+    severity = thresholds.severity(saving.ratio)
+    if finding.severity != thresholds.severity(finding.cost_ratio):
+        severity = max(severity, finding.severity, key=SEVERITIES.index)
+    return replace(finding, saving=saving, severity=severity)
+
+
+def _add_refusal(finding: Finding, problem: str) -> Finding:
+    return replace(finding, caveats=(*finding.caveats, f"not predicted: {problem}"))
+
+
+def _list_covered_symptoms(findings: Sequence[Finding], plan: _RunPlan) -> Iterator[Finding]:
+    """List the symptoms most of whose cost the plan saves, or other findings that are not predicted are about."""
+    predicted = {id(finding) for finding, _ in plan.savings}
+    unpredicted = [finding for finding in findings if id(finding) not in predicted]
+    covered_ns = 0.0 if plan.replay.step_ns is None else plan.replay.recorded_ns - plan.replay.step_ns
+    covered_ns += sum(finding.cost_ns or 0 for finding in unpredicted if finding.rule not in SYMPTOM_RULES)
+    for finding in unpredicted:
+        if finding.rule in SYMPTOM_RULES and covered_ns >= MOST_COVERED * (finding.cost_ns or 0) > 0:
+            yield finding
+
+
+def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]]) -> list[int]:
+    """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last."""
+    planned = {key for plan in plans for key in plan}
+    rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
+    last = [key for key in rest if findings[key].is_catch_all or not findings[key].cost_ns]
+    return _merge_queues([*plans, [key for key in rest if key not in last]], findings) + last
+
+
+def _merge_queues(queues: Sequence[Sequence[int]], findings: Mapping[int, Finding]) -> list[int]:
+    """Merge ordered queues: next is the head of the one with the largest share left."""
+    left = [list(queue) for queue in queues if queue]
+    merged: list[int] = []
+    while left:
+        best = max(left, key=lambda queue: max(_measure_share(findings[key]) for key in queue))
+        merged.append(best.pop(0))
+        left = [queue for queue in left if queue]
+    return merged
+
+
+def _measure_share(finding: Finding) -> float:
+    """Measure the share of the step that orders a finding."""
+    if finding.saving is not None:
+        return finding.saving.ratio
+    return (finding.cost_ratio or 0.0) * finding.confidence

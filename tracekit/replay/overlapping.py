@@ -1,0 +1,163 @@
+"""Overlap of collectives with compute: gathers that begin earlier, and reductions that are awaited later.
+
+A gather needs parameters, which change in the optimizer: it may begin as early as the gather before it, since the last step
+of the optimizer. A reduction is needed where the backward pass ends, and only in the last one before a step of the optimizer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.model.records import dataclass
+from tracekit.replay.edges import STREAM_WAIT, Ints
+from tracekit.replay.paths import NEVER
+from tracekit.replay.selection import MICRO, JobIndex
+
+HAND_OVER_NS = 1 * MICRO
+"""Delay of an op after the collective that it waits for."""
+
+
+OPTIMIZER = r"^Optimizer\.step"
+"""Row of an optimizer, as `torch` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Collectives in the order of their launch, with the one before and after each in its pass; -1 for none."""
+
+    ops: Ints
+    before: Ints
+    after: Ints
+
+
+def list_gather_passes(index: JobIndex, ops: Ints) -> Passes:
+    """Arrange gathers in passes: those of a stage since a step of the optimizer; where it is not recorded, as reductions."""
+    ops = _keep_parameters(index, ops)
+    in_optimizer = index.match_within(OPTIMIZER)[index.op_path]
+    has_optimizer = np.isin(index.op_process, index.op_process[in_optimizer])
+    return _arrange(index, ops, _number_passes(index, np.where(has_optimizer, in_optimizer, index.op_thread)))
+
+
+def list_reduction_passes(index: JobIndex, ops: Ints) -> Passes:
+    """Arrange reductions in passes: those that a thread launched while no other one launched kernels.
+
+    A backward pass has a thread of its own.
+    """
+    return _arrange(index, _keep_parameters(index, ops), _number_passes(index, index.op_thread))
+
+
+def list_early_reductions(index: JobIndex, ops: Ints) -> Ints:
+    """List the reductions of gradients that later ones repeat before the next step of the optimizer."""
+    ops = _keep_parameters(index, ops)
+    in_optimizer = index.match_within(OPTIMIZER)[index.op_path]
+    ops = ops[np.isin(index.op_process[ops], index.op_process[in_optimizer]) & (index.op_thread[ops] >= 0)]
+    passes, updates = (_number_passes(index, kind)[ops] for kind in (index.op_thread, in_optimizer))
+    name = index.number_names(lambda graph: graph.ops.name)[ops]
+    work = np.unique(np.stack((updates, name)), axis=1, return_inverse=True)[1].reshape(-1)
+    last = np.full(int(work.max(initial=-1)) + 1, -1, np.int64)
+    np.maximum.at(last, work, passes)
+    return ops[passes < last[work]]
+
+
+def _keep_parameters(index: JobIndex, ops: Ints) -> Ints:
+    """Keep the collectives of parameters and gradients, and leave out those of activations, which are needed at once.
+
+    Sequence parallelism gathers and reduces in the forward and in the backward pass: every thread that gathers in such a group
+    also reduces. Gradients are reduced in the backward pass only.
+    """
+    kinds = [index.match_ops(pattern) & (index.op_thread >= 0) for pattern in ("AllGather", "ReduceScatter")]
+    group = np.unique(index.group.astype(str), return_inverse=True)[1].reshape(-1)
+    key = np.stack((index.op_process, group))
+    gathers, reduces = ({*zip(*key[:, rows].tolist(), index.op_thread[rows].tolist(), strict=True)} for rows in kinds)
+    spared = {work[:2] for work in gathers - reduces}
+    of_activations = {work[:2] for work in gathers & reduces} - spared
+    kept = [place not in of_activations for place in zip(*key[:, ops].tolist(), strict=True)]
+    return ops[np.array(kept, np.bool_)]
+
+
+def _arrange(index: JobIndex, ops: Ints, number: Ints) -> Passes:
+    """Order collectives of a name and a pass by their launch; those with an unknown launch are in no pass."""
+    ops = ops[number[ops] >= 0]
+    name = index.number_names(lambda graph: graph.ops.name)
+    ops = ops[np.lexsort((index.op_at_ns[ops], name[ops], number[ops]))]
+    follows = (number[ops][1:] == number[ops][:-1]) & (name[ops][1:] == name[ops][:-1])
+    none = np.full(min(len(ops), 1), -1, np.int64)
+    return Passes(
+        ops, np.append(none, np.where(follows, ops[:-1], -1)), np.append(np.where(follows, ops[1:], -1), none)
+    )
+
+
+def _number_passes(index: JobIndex, kind: Ints) -> Ints:
+    """Number the passes of all processes: a new one begins with another kind of launch, or in another stage.
+
+    Copies do not count: other threads may launch them meanwhile.
+    """
+    number = np.full(len(kind), -1, np.int64)
+    rows = np.flatnonzero((index.op_thread >= 0) & ~index.is_copy)
+    rows = rows[np.lexsort((index.op_at_ns[rows], index.op_process[rows]))]
+    if len(rows):
+        stage = index.stage_at(index.op_process[rows], index.op_at_ns[rows])
+        columns = np.stack((index.op_process[rows], stage, kind[rows]))
+        number[rows] = np.cumsum(np.append(False, (columns[:, 1:] != columns[:, :-1]).any(axis=0)))
+    return number
+
+
+def _list_compute_waits(index: JobIndex, weight: Ints) -> tuple[Ints, Ints, Ints]:
+    """List the waits of compute for collectives, and of collectives for compute: (edge, waiting op, op waited for)."""
+    edges = index.job.edges
+    rows = np.flatnonzero((edges.kind == STREAM_WAIT) & (weight > NEVER))
+    waiting, source = index.edge_op[rows], index.find_ops_ending_at(edges.source[rows])
+    crosses = (source >= 0) & (index.is_collective[waiting] != index.is_collective[source])
+    return rows[crosses], waiting[crosses], source[crosses]
+
+
+def start_earlier(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Ints, Ints]:
+    """Let each collective of a pass wait for what the one before it waits for: it begins one collective earlier.
+
+    Returns the edges to add.
+    """
+    edges, total = index.job.edges, len(index.op_start)
+    rows, waiting, _ = _list_compute_waits(index, weight)
+    of_collective = index.is_collective[waiting]
+    rows, waiting = rows[of_collective], waiting[of_collective]
+    has_before, later = np.zeros(total, np.bool_), np.full(total, -1, np.int64)
+    pairs = passes.before >= 0
+    has_before[passes.ops[pairs]] = True
+    later[passes.before[pairs]] = passes.ops[pairs]
+    moved = later[waiting] >= 0
+    added = edges.source[rows[moved]].astype(np.int64), index.op_start[later[waiting[moved]]], weight[rows[moved]]
+    weight[rows[has_before[waiting]]] = NEVER
+    return added
+
+
+def wait_later(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Ints, Ints]:
+    """Let compute wait for the collectives of a pass only where the last one is awaited: at the end of the pass.
+
+    Where nothing is known to wait for the last one, the first kernel of another thread after it does. Returns the edges to add.
+    """
+    hidden = np.zeros(len(index.op_start), np.bool_)
+    hidden[passes.ops[passes.after >= 0]] = True
+    rows, _, source = _list_compute_waits(index, weight)
+    weight[rows[hidden[source]]] = NEVER
+    last = passes.ops[(passes.after < 0) & (passes.before >= 0)]
+    last = last[~np.isin(last, source)]
+    target = _find_next_of_other_thread(index, last)
+    last, target = last[target >= 0], target[target >= 0]
+    return index.op_start[last] + 1, index.op_start[target], np.full(len(last), HAND_OVER_NS)
+
+
+def _find_next_of_other_thread(index: JobIndex, ops: Ints) -> Ints:
+    """Find the first kernel that another thread of the process launched after each op; -1 for none."""
+    found = np.full(len(ops), -1, np.int64)
+    for place, op in enumerate(ops.tolist()):
+        is_later = (index.op_process == index.op_process[op]) & (index.op_at_ns > index.op_at_ns[op])
+        candidates = np.flatnonzero(
+            is_later
+            & (index.op_thread >= 0)
+            & (index.op_thread != index.op_thread[op])
+            & ~index.is_collective
+            & ~index.is_copy
+        )
+        if len(candidates):
+            found[place] = candidates[np.argmin(index.op_at_ns[candidates])]
+    return found
