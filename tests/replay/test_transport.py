@@ -91,7 +91,7 @@ def test_without_being_asked_for_no_graph_is_built(ranks, monkeypatch):
     monkeypatch.setattr(packed_graphs, "build_process_graph", None)
     measured = measure(ranks, replace(ASKED, graphs=False))
     assert measured.graphs == ()
-    with pytest.raises(TracekitError, match="without what a replay needs"):
+    with pytest.raises(TracekitError, match="contain no dependency graphs"):
         replay_measured(measured)
 
 
@@ -110,27 +110,41 @@ def test_a_graph_that_cannot_be_built_is_lost_alone(ranks, monkeypatch):
     assert "replay could not be measured" in " ".join(pipeline.judge(measured).cautions)
 
 
-def test_a_source_measured_without_a_graph_is_read_again(ranks, monkeypatch, tmp_path_factory):
-    """One file is in the cache, which keeps no graphs; the other has changed and is measured now."""
+@pytest.fixture
+def measured_now(monkeypatch, tmp_path_factory):
+    """The names of the sources that are measured, not taken from the cache."""
     monkeypatch.delenv("TRACEKIT_NO_CACHE")
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-    asked = replace(ASKED, cache=True)
-    measure(ranks, replace(asked, questions=("steps",), details=False))
-    write(ranks / "rank1.json", [*meet(40, 52, 18, 2, 1)], rank=1, world_size=2)
-    read = []
+    names, really = [], pipeline.measure_source
 
     def note(source, advance, **chosen):
-        read.append(source.name)
-        return build(source, advance, **chosen)
+        names.append(source.name)
+        return really(source, advance, **chosen)
 
-    build = run_graphs.build_source_graphs
-    monkeypatch.setattr(run_graphs, "build_source_graphs", note)
-    replayed = replay_run(ranks, asked)
-    assert read == ["rank0.json"]
-    assert np.array_equal(replayed.job.time, replay_run(ranks, ASKED).job.time)
-    read.clear()
-    replay_run(ranks, asked)
-    assert read == ["rank0.json", "rank1.json"]
+    monkeypatch.setattr(pipeline, "measure_source", note)
+    return names
+
+
+def test_graphs_are_kept_in_the_cache(ranks, measured_now):
+    """Their entries serve those who ask for no graphs as well, but not the other way round."""
+    asked = replace(ASKED, cache=True)
+    without = replace(asked, graphs=False)
+    for options, fresh in ((without, 2), (without, 0), (asked, 2), (asked, 0), (without, 0)):
+        measured = measure(ranks, options)
+        assert len(measured_now) == fresh
+        assert len(measured.graphs) == (2 if options.graphs else 0)
+        measured_now.clear()
+    for before, after in zip(measure(ranks).graphs, measure(ranks, asked).graphs, strict=True):
+        assert list_differences(unpack_graph(before), unpack_graph(after)) == []
+        assert before.source == after.source
+
+
+def test_a_source_measured_without_a_graph_is_read_again(ranks):
+    discovery = pipeline.discover_sources(ranks, ASKED)
+    whole = measure(ranks)
+    completed = run_graphs.add_missing_graphs(replace(whole, graphs=whole.graphs[1:]), discovery.sources, ASKED)
+    assert sorted(graph.key for graph in completed.graphs) == sorted(graph.key for graph in whole.graphs)
+    assert np.array_equal(replay_measured(completed).job.time, replay_measured(whole).job.time)
 
 
 def test_a_copy_of_a_recording_brings_no_graph(tmp_path):

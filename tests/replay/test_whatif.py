@@ -389,8 +389,8 @@ def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):
 
 def test_saved_reports_and_measurements_without_graphs_are_refused(call, tmp_path):
     saved, report = tmp_path / "run.tkm", tmp_path / "run.json"
-    result = pipeline.analyze_uncached(GPU, Options(jobs=1, cache=False))
-    saved_measurements.save(result.measurements, saved)
+    measured = pipeline.measure(pipeline.discover_sources(GPU, Options()), Options(jobs=1, cache=False))
+    saved_measurements.save(measured, saved)
     assert call("analyze", GPU, "-q", "-o", report).exit_code in (0, 1)
     assert refusal(call, saved) == (
         "nothing to replay: these saved measurements contain no dependency graphs",

@@ -66,8 +66,10 @@ def replay_run(
     arguments = list_paths(paths)
     chosen = replace(options, questions=questions, skip=(), details=False, graphs=True)
     if _are_saved(arguments):
-        return replay_measured(pipeline.measure_all(arguments, replace(chosen, questions=None)), options)
-    return replay_measured(pipeline.measure(pipeline.discover_sources(paths, options), chosen), options)
+        measured = pipeline.measure_all(arguments, replace(chosen, questions=None))
+    else:
+        measured = pipeline.measure(pipeline.discover_sources(paths, options), chosen)
+    return replay_measured(measured, options)
 
 
 def replay_measured(measured: Measurements, options: Options = Options()) -> ReplayedRun:
@@ -83,7 +85,10 @@ def replay_measured(measured: Measurements, options: Options = Options()) -> Rep
         facts, cautions = _list_facts(measured, options), (*list_fault_cautions(measured), *list_caveats(measured))
         return ReplayedRun(measured.facts.title, graph, facts, measured, cautions, list_unseen(measured))
     if lacks_graphs(measured):
-        raise TracekitError("these measurements were made without what a replay needs", "name the profile itself")
+        raise TracekitError(
+            "nothing to replay: these saved measurements contain no dependency graphs",
+            "name the profile itself, or save its measurements again with --save",
+        )
     raise TracekitError("nothing to replay: the traces contain neither host ops nor device work", _NAME_TRACES)
 
 

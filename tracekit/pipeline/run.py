@@ -252,9 +252,7 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
                 combine=partial(merge_worker_tables, folding=apart),
             )
             # A question of the user may depend on any input: do not cache it.
-            # Entries have no graphs, and serve measurements with and without them.
-            chosen = {name: value for name, value in work.keywords.items() if name != "graphs"}
-            shelf = measurement_cache.open_measurement_cache(chosen) if options.cache and not files else None
+            shelf = measurement_cache.open_measurement_cache(work.keywords) if options.cache and not files else None
             # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
             results = measurement_cache.measure_or_load(work, discovery.sources, shelf, run)

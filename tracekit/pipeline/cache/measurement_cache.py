@@ -35,19 +35,25 @@ from tracekit.readers import find_reader
 
 _KIND = "measured"
 _KEY_SEPARATOR = "-"
+_GRAPHS = "graphs"
+"""Argument of the measuring function, and part of the key of entries with graphs."""
 _SUFFIX = cache.KINDS[_KIND]
 _UNCOMBINED: Mapping[str, Any] = {"combine": None}
-_MEASURING_PACKAGES = ("analyses", "discover", "model", "pipeline", "process", "readers")
+_MEASURING_PACKAGES = ("analyses", "discover", "model", "pipeline", "process", "readers", "replay")
 """The packages whose code determines the measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementCache:
-    """The cache folder of one run, its size limit, and the part of the key that all sources share."""
+    """The cache folder of one run, its size limit, and the part of the key that all sources share.
+
+    With `graphs`, only entries with dependency graphs are wanted; without it they serve as well as those without.
+    """
 
     folder: Path
     limit_bytes: int
     basis: str
+    graphs: bool = False
 
 
 def open_measurement_cache(chosen: Mapping[str, Any]) -> MeasurementCache | None:
@@ -57,9 +63,10 @@ def open_measurement_cache(chosen: Mapping[str, Any]) -> MeasurementCache | None
     """
     if cache.is_cache_off() or (folder := cache.make_kind_folder(_KIND)) is None:
         return None
-    said = [(name, _sort_set(chosen[name])) for name in sorted(chosen)]
+    said = [(name, _sort_set(chosen[name])) for name in sorted(chosen) if name != _GRAPHS]
     libraries = platform.python_version(), np.__version__, find_distribution("pandas")
-    return MeasurementCache(folder, cache.read_cache_limit(), repr((_digest_measuring_code(), libraries, said)))
+    basis = repr((_digest_measuring_code(), libraries, said))
+    return MeasurementCache(folder, cache.read_cache_limit(), basis, bool(chosen.get(_GRAPHS)))
 
 
 def _sort_set(value: Any) -> Any:
@@ -102,7 +109,7 @@ def measure_or_load(
     for source in sources:
         # Without any entry for the source, do not read the file only to digest it.
         entry = _locate_entry(add_content_digest(source), shelf) if _digest_source_key(source, shelf) in names else None
-        entries.append(entry if entry is not None and entry.exists() else None)
+        entries.append(None if entry is None else _find_serving_entry(entry, shelf))
     keeping = partial(_measure_and_store, work, shelf)
     looked = list(zip(sources, entries, strict=True))
     unmeasured = [source for source, entry in looked if entry is None]
@@ -133,7 +140,7 @@ def _measure_and_store(
         discovered
     )
     if entry is not None and is_same and not any(part.faults for part in parts):
-        _store_entry(entry, parts, discovered)
+        _store_entry(_name_graph_entry(entry) if shelf.graphs else entry, parts, discovered)
     return parts
 
 
@@ -168,6 +175,18 @@ def _locate_entry(source: Source, shelf: MeasurementCache) -> Path | None:
         return None
     content = _digest_cache_key(source.content, beside)
     return shelf.folder / f"{_digest_source_key(source, shelf)}{_KEY_SEPARATOR}{content}{_SUFFIX}"
+
+
+def _name_graph_entry(entry: Path) -> Path:
+    """Name the entry of the same source with graphs."""
+    of_source, separator, content = entry.stem.partition(_KEY_SEPARATOR)
+    return entry.with_name(f"{of_source}{separator}{_digest_cache_key(content, _GRAPHS)}{entry.suffix}")
+
+
+def _find_serving_entry(entry: Path, shelf: MeasurementCache) -> Path | None:
+    """Find an entry that has what is wanted; None without one."""
+    serving = [_name_graph_entry(entry)] if shelf.graphs else [entry, _name_graph_entry(entry)]
+    return next((path for path in serving if path.exists()), None)
 
 
 def _get_reader_inputs(source: Source) -> Any:

@@ -79,8 +79,8 @@ def export_timeline(
         raise TracekitError("none of these files is a trace", "name profiles, not logs alone")
     path = None
     if critical_path:
-        replay = replay_measured(measured, options, discovery.sources)
-        path = None if replay is None else list_path_pieces(replay.job, replay.steps)
+        replay = replay_measured(measured, options)
+        path = list_path_pieces(replay.job, replay.steps)
     annotations = annotate_timeline(measured, report, where, path)
     among = _is_target_among_inputs(target, discovery)
     with contextlib.ExitStack() as stack:

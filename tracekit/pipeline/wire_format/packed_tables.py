@@ -17,7 +17,7 @@ import numpy as np
 
 from tracekit.discover.selection import SelectableParts
 from tracekit.model.inputs.note_codes import Data
-from tracekit.model.trace import KeyLabels, Note, Source
+from tracekit.model.trace import GraphColumns, KeyLabels, Note, Source
 from tracekit.pipeline.wire_format.table_blocks import (
     ArrayCollector,
     BlockReader,
@@ -33,7 +33,7 @@ try:
 except ImportError:
     import zlib as deflate
 
-_MAGIC = b"tracekit measured 6\n"
+_MAGIC = b"tracekit measured 7\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
@@ -83,6 +83,7 @@ def _encode_part(part: MeasuredSource, source: Source, arrays: ArrayCollector) -
         "simulated": part.simulated,
         "options": dict(part.options),
         "holding": _encode_holding(part.holding),
+        "graph": None if part.graph is None else _encode_graph(part.graph, arrays),
     }
 
 
@@ -97,7 +98,25 @@ def _decode_part(record: Mapping[str, Any], source: Source, blocks: BlockReader)
         record["simulated"],
         record["options"],
         _decode_holding(record["holding"]),
+        graph=None if record["graph"] is None else _decode_graph(record["graph"], completed, blocks),
     )
+
+
+def _encode_graph(graph: GraphColumns, arrays: ArrayCollector) -> list[Any]:
+    """Encode a dependency graph, and collect its arrays."""
+    forms = []
+    for name, array in graph.numbers.items():
+        of_type = arrays[array.dtype]
+        of_type.arrays.append(array)
+        forms.append((name, of_type.name, len(array)))
+    return [forms, dict(graph.texts)]
+
+
+def _decode_graph(record: Sequence[Any], source: Source, blocks: BlockReader) -> GraphColumns:
+    """Decode a dependency graph."""
+    forms, texts = record
+    numbers = {name: blocks.take(dtype, length) for name, dtype, length in forms}
+    return GraphColumns(source, numbers, {name: tuple(of_column) for name, of_column in texts.items()})
 
 
 def _encode_source_changes(now: Source, before: Source) -> dict[str, Any]:

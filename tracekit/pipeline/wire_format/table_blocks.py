@@ -119,13 +119,14 @@ class BlockReader:
     def _column(self, form: ColumnForm, length: int) -> Array:
         if not isinstance(form, str):
             dtype, *texts = form
-            return Coded(self._next(dtype, length), tuple(texts))
+            return Coded(self.take(dtype, length), tuple(texts))
         if form.startswith(_NULLABLE_PREFIX):
-            missing = self._next(_BOOL.str, length)
-            return Nullable(self._next(form.removeprefix(_NULLABLE_PREFIX), length), missing)
-        return self._next(form, length)
+            missing = self.take(_BOOL.str, length)
+            return Nullable(self.take(form.removeprefix(_NULLABLE_PREFIX), length), missing)
+        return self.take(form, length)
 
-    def _next(self, dtype: str, length: int) -> np.ndarray[Any, Any]:
+    def take(self, dtype: str, length: int) -> np.ndarray[Any, Any]:
+        """Take the next values of a dtype, as a view. Raises `ValueError` or `LookupError` if they do not exist."""
         start = self._places[dtype]
         self._places[dtype] = end = start + length
         array = self._arrays[dtype][start:end]
