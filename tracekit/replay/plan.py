@@ -50,7 +50,7 @@ class PlannedFix:
 class Plan:
     """Fixes in order, the recorded step, and why other fixes could not be predicted, by their place.
 
-    `contention` has the measured slowdown of kernels during collectives, which is applied.
+    `contention` has the measured slowdown of kernels during collectives, where it changed a kernel.
     """
 
     recorded_ns: float
@@ -85,7 +85,7 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
             behind = planner.find_blocking_fix(fixes[best], [fixes[place] for place in chosen])
         planned.append(PlannedFix(fixes[best], best, results[best], gain, most, last, behind))
         chosen.append(best)
-    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.contention)
+    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.applied)
 
 
 class _Planner:
@@ -93,7 +93,8 @@ class _Planner:
 
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
-        self.contention = measure_contention(job)
+        self.contention: Contention | None = measure_contention(job)
+        self.applied: Contention | None = None
         self.recorded_ns = measure_step_times(steps, job.time).mean_ns
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -104,7 +105,8 @@ class _Planner:
             weights = Weights(np.array(self.job.edges.weight), [])
             for fix in fixes:
                 self._apply(weights, fix, is_first=len(fixes) == 1)
-            timing = time_changed_graph(self.job, weights, self.contention)
+            timing, rescaled = time_changed_graph(self.job, weights, self.contention)
+            self.applied = self.contention if rescaled else self.applied
             self._known[key] = measure_step_times(self.steps, timing.time).mean_ns
         return self._known[key]
 
