@@ -8,11 +8,12 @@ from replay.graphs import collective_name, meet, replay_rows
 from replay.worlds import WORLDS, measure_world_errors, simulate_in_world
 
 from tracekit.replay.apply import Weights
-from tracekit.replay.changes import parse_change
+from tracekit.replay.changes import make_change, parse_change
 from tracekit.replay.contention import measure_contention, rescale_kernels
+from tracekit.replay.plan import Fix, plan_fixes
 from tracekit.replay.predict import predict_changes
 from tracekit.replay.steps import list_job_steps
-from tracekit.replay.what_if import answer_what_if, build_what_if_report
+from tracekit.replay.what_if import answer_what_if, build_plan_report, build_what_if_report
 
 ALONE, BESIDE, TRANSFER = 100, 150, 200
 ROUND = 600
@@ -132,6 +133,21 @@ def test_the_report_does_not_claim_a_factor_that_changed_nothing(tmp_path):
 def test_without_a_factor_the_general_caveat_stays(tmp_path):
     cautions = list_cautions(replay_two(tmp_path, grid=False), "remove collective op=AllReduce")
     assert CONSTANT in cautions
+
+
+def test_a_plan_applies_the_factor_and_states_it(tmp_path):
+    """Shorter transfers make kernels shorter; quicker launches change no kernel."""
+    run = replay_two(tmp_path)
+    steps = list_job_steps(run.job)
+    late = {"do": "scale", "on": "collective", "op": "AllReduce", "factor": 0.1}
+    plans = [
+        plan_fixes(run.job, steps, [Fix("f", (make_change(change),))])
+        for change in (late, {"do": "scale", "on": "host", "row": "cudaLaunchKernel", "factor": 0.99})
+    ]
+    assert [plan.contention is not None for plan in plans] == [True, False]
+    cautions = [build_plan_report(answer_what_if(run.job, steps), plan, (), "t").cautions for plan in plans]
+    assert [APPLIED in listed for listed in cautions] == [True, False]
+    assert [CONSTANT in listed for listed in cautions] == [False, True]
 
 
 # Worlds that are not max-plus; `tests/benchmarks/replay_worlds.py` measures all kinds

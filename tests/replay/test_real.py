@@ -14,6 +14,7 @@ from benchmarks.residual_shares import (
     write_residual_table,
 )
 
+from tracekit.replay.contention import measure_contention, rescale_kernels
 from tracekit.replay.paths import time_instants
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
@@ -35,6 +36,10 @@ def test_a_replayed_profile_gives_back_its_times_and_explains_them(name):
         again = time_instants(settled.ordering, settled.edges.source, settled.edges.weight, settled.time)
         assert np.array_equal(again.time, settled.time)
         assert (settled.residual_ns >= 0).all()
+        contention = measure_contention(job)
+        if contention is not None:
+            weight = job.edges.weight
+            assert np.array_equal(rescale_kernels(job, contention, weight, job.time), weight), "nothing has changed"
         assert list_risen_shares(SHARES, {name: share}) == []
 
 

@@ -48,7 +48,7 @@ class PlannedFix:
 class Plan:
     """Fixes in order, the recorded step, and why other fixes could not be predicted: (place, reason).
 
-    `contention` has the measured slowdown of kernels during collectives, which is applied.
+    `contention` has the measured slowdown of kernels during collectives, where it changed a kernel.
     """
 
     recorded_ns: float
@@ -104,7 +104,7 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
         planned.append(PlannedFix(fixes[best], best, saving))
         chosen.append(best)
         before = step_ns
-    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.contention)
+    return Plan(planner.recorded_ns, tuple(planned), tuple(refused), planner.applied)
 
 
 def _measure_last_savings(planner: _Planner, fixes: Mapping[int, Fix]) -> dict[int, float]:
@@ -140,7 +140,8 @@ class _Planner:
 
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
-        self.contention = measure_contention(job)
+        self.contention: Contention | None = measure_contention(job)
+        self.applied: Contention | None = None
         self._recorded = measure_step_times(steps, job.time)
         self._known: dict[tuple[int, ...], StepTimes] = {(): self._recorded}
 
@@ -167,12 +168,13 @@ class _Planner:
             for fix in fixes:
                 self._apply(weights, fix)
             try:
-                timing = time_changed_graph(self.job, weights, self.contention)
+                timing, rescaled = time_changed_graph(self.job, weights, self.contention)
             except ChangeError:
                 if len(fixes) == 1:
                     raise
                 self._known[key] = self._time_steps(fixes[:-1])
             else:
+                self.applied = self.contention if rescaled else self.applied
                 self._known[key] = measure_step_times(self.steps, timing.time)
         return self._known[key]
 

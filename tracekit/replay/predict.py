@@ -39,16 +39,12 @@ class Prediction:
     rescaled: int = 0
 
 
-def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention | None = None) -> Timing:
-    """Time the graph with changed weights. Raises `ChangeError` if added edges contradict the order of the run.
+def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention | None) -> tuple[Timing, int]:
+    """Time the graph with changed weights: (times, number of kernels with another length than the changes alone give).
 
-    With `contention`, kernels are as long as the collectives at the same time let them be, after the changes.
+    With `contention`, kernels are as long as the collectives at the same time let them be, after the changes. Raises
+    `ChangeError` if added edges contradict the order of the run.
     """
-    return _time_with_contention(job, weights, contention)[0]
-
-
-def _time_with_contention(job: JobGraph, weights: Weights, contention: Contention | None) -> tuple[Timing, int]:
-    """Time the graph with changed weights: (times, number of kernels with another length than the changes alone give)."""
     edges, ordering = job.edges, job.settled.ordering
     source, weight, added = edges.source, weights.weight, _join_added(weights)
     if weights.added:
@@ -87,13 +83,13 @@ def predict_changes(job: JobGraph, steps: JobSteps, changes: Sequence[RunChange]
     predictions = []
     for place, change in enumerate(changes):
         touched = apply_change(index, so_far, change)
-        timing, rescaled = _time_with_contention(job, so_far, contention)
+        timing, rescaled = time_changed_graph(job, so_far, contention)
         step = measure_step_times(steps, timing.time)
         alone = step.mean_ns
         if place:
             weights = Weights(job.edges.weight.copy(), [])
             apply_change(index, weights, change)
-            alone = measure_step_times(steps, time_changed_graph(job, weights, contention).time).mean_ns
+            alone = measure_step_times(steps, time_changed_graph(job, weights, contention)[0].time).mean_ns
         added = _join_added(so_far)[:2]
         weight = so_far.weight.copy()
         predictions.append(Prediction(change, touched, step, alone, timing, weight, added, contention, rescaled))
