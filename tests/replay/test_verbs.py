@@ -344,6 +344,13 @@ def test_reductions_are_awaited_where_their_pass_ends(tmp_path):
     assert (after.start("z"), after.start(SCATTER, nth=1), after.start("o")) == (108, 211, 233)
 
 
+def test_a_pass_without_a_known_consumer_is_awaited_by_another_thread(tmp_path):
+    """The optimizer began at 240, during the second reduction; after the change it waits for its end, at 231."""
+    rows = [*REDUCTIONS[:-1], *issue("p", 70, 240, 10, 6)]
+    after = replay_rows(tmp_path, rows).after({"do": "hide", "op": "ReduceScatter"})
+    assert (after.end(SCATTER, nth=1), after.start("p")) == (231, 232)
+
+
 @pytest.mark.parametrize("change", [{"do": "hide"}, {"do": "accumulate"}])
 def test_collectives_of_activations_are_needed_at_once(tmp_path, change):
     """The thread that reduces also gathers, in the same group."""

@@ -301,7 +301,8 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Let only what a row launches wait for the selected collectives, or what waits for the last of each pass."""
     ops, edges = _pick_ops(index, change), index.job.edges
     if change.until is None:
-        _overlap(weights, change, wait_later, index, list_reduction_passes(index, ops))
+        passes = index.recall(("reductions", change.where), lambda: list_reduction_passes(index, ops))
+        _overlap(weights, change, wait_later, index, passes)
         return
     total = int(index.job.first_op[-1])
     hidden = np.zeros(len(index.job.time) + 2, np.bool_)
@@ -329,7 +330,8 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _accumulate(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Reduce gradients once per step of the optimizer."""
-    ops = list_early_reductions(index, _pick_ops(index, change))
+    chosen = _pick_ops(index, change)
+    ops = index.recall(("early reductions", change.where), lambda: list_early_reductions(index, chosen))
     if not len(ops):
         raise ChangeError(
             f"the collectives of {change.describe()} run once per step of an optimizer, as far as one is recorded",
@@ -366,7 +368,9 @@ def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """
     job, where = index.job, change.where
     if change.on == "collective":
-        _overlap(weights, change, start_earlier, index, list_gather_passes(index, _pick_ops(index, change)))
+        ops = _pick_ops(index, change)
+        passes = index.recall(("gathers", change.where), lambda: list_gather_passes(index, ops))
+        _overlap(weights, change, start_earlier, index, passes)
         return
     assert where.range is not None, "the verb requires it"
     rows = select_host_edges(index, where)

@@ -149,15 +149,16 @@ def wait_later(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Int
 def _find_next_of_other_thread(index: JobIndex, ops: Ints) -> Ints:
     """Find the first kernel that another thread of the process launched after each op; -1 for none."""
     found = np.full(len(ops), -1, np.int64)
-    for place, op in enumerate(ops.tolist()):
-        is_later = (index.op_process == index.op_process[op]) & (index.op_at_ns > index.op_at_ns[op])
-        candidates = np.flatnonzero(
-            is_later
-            & (index.op_thread >= 0)
-            & (index.op_thread != index.op_thread[op])
-            & ~index.is_collective
-            & ~index.is_copy
-        )
-        if len(candidates):
-            found[place] = candidates[np.argmin(index.op_at_ns[candidates])]
+    for process in np.unique(index.op_process[ops]).tolist():
+        mine = np.flatnonzero(index.op_process[ops] == process)
+        is_kernel = (index.op_thread >= 0) & ~index.is_collective & ~index.is_copy
+        kernels = np.flatnonzero(is_kernel & (index.op_process == process))
+        kernels = kernels[np.argsort(index.op_at_ns[kernels], kind="stable")]
+        thread = index.op_thread[kernels]
+        changes = np.append(np.flatnonzero(thread[1:] != thread[:-1]) + 1, len(kernels))
+        first = np.searchsorted(index.op_at_ns[kernels], index.op_at_ns[ops[mine]], side="right")
+        is_own = np.append(thread, -1)[first] == index.op_thread[ops[mine]]
+        # Past the last kernel a search among the changes of thread finds the end, too.
+        after = np.append(changes, len(kernels))[np.searchsorted(changes, first, side="right")]
+        found[mine] = np.append(kernels, -1)[np.where(is_own, after, first)]
     return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
 
 MICRO = 1_000
+
+T = TypeVar("T")
 
 
 class JobIndex:
@@ -64,6 +66,14 @@ class JobIndex:
         self._within: dict[str, Mask] = {}
         self._ops: dict[str, Mask] = {}
         self._windows: dict[str, list[Intervals]] = {}
+        self._recalled: dict[Hashable, Any] = {}
+
+    def recall(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made under a key, and make it the first time: a plan applies the same changes again and again."""
+        if key not in self._recalled:
+            self._recalled[key] = make()
+        recalled: T = self._recalled[key]
+        return recalled
 
     def match_paths(self, pattern: str) -> Mask:
         """Mark the paths that end in a row of a matching name; the last element is for no path."""

@@ -66,6 +66,8 @@ TRANSFERS = Table(
 WEIGHT_SYNC_STAGE = "update_weights"
 ANY_ROW = "."
 """Pattern of all rows."""
+LEAST_EXPOSED_SHARE = 0.05
+"""The fix of exposed copies changes stages with at least this share of their time."""
 RATED_BYTES = 2**20
 """Minimum size of a collective to measure the network's bandwidth."""
 
@@ -461,8 +463,16 @@ def _find_exposed_offload(measured: Measurements, moved: Frame, thresholds: Thre
             round(exposed),
             ratio,
             tuple(caveats),
-            changes=(write_change("set", "device", op="(?:HtoD|DtoH)(?!.*Pageable)", to_us=0),),
+            changes=tuple(_write_offload_changes(by_stage, exposed)),
         )
+
+
+def _write_offload_changes(by_stage: Frame, exposed_ns: float) -> Iterator[str]:
+    """List the changes of the fix: no time for copies in the stages where they are exposed; pageable ones are left out."""
+    for row in by_stage.sort("canonical").rows("canonical", "exposed_ns"):
+        if row["exposed_ns"] >= LEAST_EXPOSED_SHARE * exposed_ns:
+            copies = "(?:HtoD|DtoH)(?!.*Pageable)"
+            yield write_change("set", "device", stage=row["canonical"] or "", op=copies, to_us=0)
 
 
 def _mask_memory_kind(copies: Frame, kind: str) -> Bools:
