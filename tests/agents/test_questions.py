@@ -118,7 +118,7 @@ def test_answers_are_those_of_what_was_simulated():
     exposed = [
         TRUTH["ranks"]["1"]["steps"][step]["stages"]["actor_update"]["by_time"]["exposed_comm_ns"] for step in "67"
     ]
-    assert expected("At most how much") == pytest.approx(sum(exposed) / 2, rel=0.01)
+    assert expected("How much of a step is the exposed communication") == pytest.approx(sum(exposed) / 2, rel=0.01)
 
 
 def test_answers_are_those_of_raw_rows():

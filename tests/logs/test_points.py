@@ -10,10 +10,15 @@ import tracekit
 from tracekit.logs import SYSTEMS, send_report
 from tracekit.logs.points import ExportedReport, extract_points, summarize_for_tracker
 from tracekit.model.errors import TracekitError
-from tracekit.model.report import Finding, Heading, Metric, Report, Sheet
+from tracekit.model.report import Finding, Heading, Metric, Report, Saving, Sheet
 
 EXAMPLE = Path(__file__).parents[2] / "examples/simulated_gpu/outputs/profile"
 HEADINGS = tuple(Heading(name, name) for name in ("run", "rank", "step", "stage", "name", "value", "unit"))
+
+
+def make_saving(number):
+    """A second off the step, on top of those before it."""
+    return Saving(number, 2e9, 1e9, 1e9, 3e9, 2e9, 3e9, 2e9, 2e9)
 
 
 def of(*rows, **parts):
@@ -46,12 +51,12 @@ def test_several_runs_are_told_apart():
     }  # fmt: skip
 
 
-def test_the_summary_has_the_headline_and_what_each_rule_would_give_back():
-    findings = tuple(Finding("idle", "high", "c", "a", cost_ns=ns) for ns in (10**9, 10**9))
+def test_the_summary_has_the_headline_and_what_the_fixes_of_each_rule_save():
+    findings = tuple(Finding("idle", "high", "c", "a", saving=make_saving(number)) for number in (1, 2))
     headline = (Metric("step", 3 * 10**9, "ns"), Metric("unknown", None, "ns"))
     section = tracekit.analyze(EXAMPLE).sections[0]
     report = of(headline=headline, sections=(type(section)("s", "s", findings=findings),))
-    assert summarize_for_tracker(report) == {"tracekit/step_s": 3.0, "tracekit/recoverable/idle_s": 2.0}
+    assert summarize_for_tracker(report) == {"tracekit/step_s": 3.0, "tracekit/saving/idle_s": 2.0}
 
 
 def test_a_real_report_has_a_number_for_each_of_its_steps():

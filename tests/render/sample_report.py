@@ -2,7 +2,20 @@
 
 from dataclasses import replace
 
-from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Remark, Report, Section, Sheet, Verdict
+from tracekit.model.report import (
+    Chart,
+    Finding,
+    Heading,
+    Metric,
+    Place,
+    Remark,
+    Report,
+    RunReplay,
+    Saving,
+    Section,
+    Sheet,
+    Verdict,
+)
 
 MS = 1_000_000
 HOSTILE = (
@@ -116,6 +129,8 @@ def findings() -> tuple[Finding, ...]:
             cost_ns=61 * MS,
             cost_ratio=0.033,
             caveats=("clock offsets are known to ±0.4 ms only",),
+            saving=Saving(1, 61e6, 61e6, 40e6, 1_842e6, 1_781e6, 1_842e6, 55e6, 66e6),
+            rank=1,
         ),
         Finding(
             "exposed-communication",
@@ -124,6 +139,8 @@ def findings() -> tuple[Finding, ...]:
             "prefetch the next layer's all_gather; raise the bucket size; see `--overlap` <b>and</b> @team #7",
             cost_ns=58 * MS,
             cost_ratio=0.0315,
+            saving=Saving(2, 58e6, 2e6, 2e6, 1_781e6, 1_779e6, 1_842e6, 50e6, 60e6, behind=1),
+            rank=2,
         ),
         Finding(
             "small-kernels",
@@ -179,6 +196,7 @@ def sample_report() -> Report:
             Metric("power", None, "", label="power"),
         ),
         overview=stages(),
+        replays=(RunReplay("profile", "step", 1_842e6, 1_779e6, 0.014, 0.011, "0.9 % stream gap before add"),),
         sections=(
             Section("kernels", "Kernels", sheets=(kernels(),), findings=found[2:5]),
             Section(

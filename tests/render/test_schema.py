@@ -149,7 +149,7 @@ def spoiled(report, change):
 
 
 WRONG = {
-    "another version": lambda r: r.update(schema="tracekit.report/2"),
+    "another version": lambda r: r.update(schema="tracekit.report/3"),
     "no version": lambda r: r.pop("schema"),
     "no title": lambda r: r.pop("title"),
     "a number for a text": lambda r: r.update(title=3),

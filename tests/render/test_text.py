@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from sample_report import HOSTILE
 
-from tracekit.model.report import Finding, Heading, Metric, Report, Section, Sheet
+from tracekit.model.report import Finding, Heading, Metric, Report, RunReplay, Saving, Section, Sheet
 from tracekit.render import phrases, render, text
 from tracekit.render.grid import make_grid
 
@@ -224,16 +224,40 @@ def test_no_cell_of_prose_is_cut_and_names_keep_both_ends(width):
     assert "_TNT" in "\n".join(lines)
 
 
-def test_every_saving_keeps_two_significant_digits(sample):
-    finding = sample.findings[0]
-    savings = (161_000_000, 12_700_000, 4_400_000, 310_000)
-    findings = [replace(finding, cost_ns=saving, cost_ratio=saving / 225_000_000) for saving in savings]
-    assert phrases.format_savings(findings) == [
-        ("161 ms", "72 %"),
-        ("13 ms", "5.6 %"),
-        ("4.4 ms", "2.0 %"),
-        ("0.31 ms", "0.14 %"),
+def test_savings_have_a_sign_and_steps_one_unit(sample):
+    """Of a step of 225 ms."""
+    first = Saving(1, 161e6, 161e6, 150e6, 225e6, 64e6, 225e6, 160e6, 162e6)
+    small = Saving(2, 0.31e6, 0.31e6, 0.3e6, 64e6, 63.7e6, 225e6, 0.3e6, 0.32e6)
+    behind = Saving(3, 4.4e6, 0.0, 0.0, 63.7e6, 63.7e6, 225e6, 4e6, 5e6, behind=1)
+    longer = Saving(4, -2e6, -1e6, -1e6, 63.7e6, 64.7e6, 225e6, -2e6, -2e6)
+    savings = (first, small, behind, longer)
+    findings = tuple(replace(sample.findings[0], saving=saving, rank=saving.number) for saving in savings)
+    report = replace(sample, sections=(replace(sample.sections[0], findings=findings),))
+    assert phrases.format_savings(findings, report) == [
+        ("−161 ms", "225 → 64 ms"),
+        ("−310 µs", "64.0 → 63.7 ms"),
+        ("−4.40 ms", "behind #1"),
+        ("+2.00 ms", "63.7 → 64.7 ms"),
     ]
+
+
+def test_a_finding_about_time_without_a_prediction_is_not_predicted(sample):
+    finding = replace(sample.findings[0], saving=None, cost_ns=1_000, severity="low")
+    replay = RunReplay(None, "step", 1e6, None, 0.0, 0.0)
+    assert phrases.format_savings([finding], replace(sample, replays=(replay,))) == [("", "not predicted")]
+    assert phrases.format_savings([finding], replace(sample, replays=())) == [("", "")]
+    assert phrases.format_savings([replace(finding, cost_ns=None)], replace(sample, replays=(replay,))) == [("", "")]
+
+
+def test_the_plan_is_one_line_with_the_first_steps_and_the_last(sample):
+    steps = [100e6 - 10e6 * number for number in range(9)]
+    savings = [Saving(n, 10e6, 10e6, 10e6, steps[n - 1], steps[n], 100e6, 1e7, 1e7) for n in range(1, 9)]
+    findings = tuple(replace(sample.findings[0], saving=saving, rank=saving.number) for saving in savings)
+    replay = RunReplay(None, "step", 100e6, 20e6, 0.0, 0.0)
+    report = replace(sample, sections=(replace(sample.sections[0], findings=findings),), replays=(replay,))
+    assert phrases.describe_plans(report) == ["With all 8 fixes: 100 → 90 → 80 → 70 → 60 → 50 → … → 20 ms (−80 %)"]
+    refused = replace(report, replays=(replace(replay, step_ns=None, refusal="41 % is unexplained"),))
+    assert phrases.describe_plans(refused) == ["No step is predicted: 41 % is unexplained"]
 
 
 def test_hints_name_an_option_that_shows_more(sample):

@@ -406,7 +406,9 @@ class Report(Displayed):
     def findings(self) -> tuple[Finding, ...]:
         """All findings by rank; without ranks by cost × confidence, then catch-alls, then those without cost, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
-        return tuple(sorted(findings, key=lambda finding: (finding.rank or 0, finding.importance)))
+        return tuple(
+            sorted(findings, key=lambda finding: (finding.rank is None, finding.rank or 0, finding.importance))
+        )
 
     @property
     def unproven(self) -> tuple[Verdict, ...]:

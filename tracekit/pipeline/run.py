@@ -493,7 +493,7 @@ def judge(
         return _judge_questions(select_primary_tool(measured), analyses, limits, on_question, details=details)
 
 
-def _predict_savings(
+def _predict_safely(
     measured: Measurements, sections: Sequence[Section], limits: Thresholds, errors: list[Remark]
 ) -> PredictedSections:
     """Predict what fixes save; if that raises, append a remark to `errors` and predict nothing."""
@@ -525,7 +525,7 @@ def _judge_questions(
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
     sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
-    predicted = _predict_savings(measured, sections, limits, errors)
+    predicted = _predict_safely(measured, sections, limits, errors)
     sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):

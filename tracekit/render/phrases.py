@@ -127,20 +127,12 @@ def _format_saving(finding: Finding, report: Report) -> tuple[str, str]:
         return "", UNPREDICTED if _lacks_prediction(finding, report) else ""
     before = find_blocking_number(finding, report)
     after = format_steps([saving.before_ns, saving.step_ns]) if before is None else f"behind #{before}"
-    return format_step_change(-saving.alone_ns, saving.recorded_ns), after
+    return format_signed(-saving.alone_ns, "ns"), after
 
 
 def _lacks_prediction(finding: Finding, report: Report) -> bool:
     """Check whether a finding is about time, but its fix could not be replayed."""
     return bool(report.replays and finding.cost_ns) and finding.severity != "info"
-
-
-def format_step_change(change_ns: float, step_ns: float) -> str:
-    """Format a change of the step with its sign, in the unit of the step."""
-    scale = choose_scale([step_ns], "ns", figures=3)
-    cell = format_cell(abs(change_ns), refine_scale(abs(change_ns), scale, figures=3))
-    sign = "" if not any(digit in cell for digit in "123456789") else "−" if change_ns < 0 else "+"
-    return append_unit_label(f"{sign}{cell}", scale)
 
 
 def format_steps(steps_ns: Sequence[float]) -> str:
@@ -165,10 +157,10 @@ def describe_saving(finding: Finding, report: Report) -> str:
     saving = finding.saving
     if saving is None:
         return UNPREDICTED if _lacks_prediction(finding, report) else ""
-    alone, last = (format_step_change(-ns, saving.recorded_ns) for ns in (saving.alone_ns, saving.last_ns))
+    alone, last = (format_signed(-ns, "ns") for ns in (saving.alone_ns, saving.last_ns))
     before = find_blocking_number(finding, report)
-    after = f"behind #{before}" if before is not None else f"step {format_steps([saving.before_ns, saving.step_ns])}"
-    return f"{after} after the above, {alone} alone, {last} after all others"
+    after = f"step {format_steps([saving.before_ns, saving.step_ns])} after the above"
+    return f"{after if before is None else f'behind #{before}'}, {alone} alone, {last} after all others"
 
 
 def describe_plans(report: Report) -> list[str]:
@@ -183,7 +175,7 @@ def describe_plans(report: Report) -> list[str]:
         steps_ns = [saving.step_ns for saving in sorted(savings, key=lambda saving: saving.number)]
         if len(steps_ns) > 1 and replay.step_ns is not None and replay.recorded_ns:
             share = format_signed(replay.step_ns / replay.recorded_ns - 1, "ratio")
-            fixes = f"all {len(steps_ns)} fixes"
+            fixes = "both fixes" if len(steps_ns) == 2 else f"all {len(steps_ns)} fixes"
             sentences.append(f"With {fixes}{run}: {_format_plan(replay.recorded_ns, steps_ns)} ({share})")
     return sentences
 

@@ -235,16 +235,7 @@ def _check_names(values: Any) -> tuple[VerbRecord, Verb, Target]:
 def _check_field(name: str, value: Any) -> Any:
     """Check one field and convert it. Raises `ChangeError`."""
     if name in _TEXTS:
-        if not isinstance(value, str):
-            raise ChangeError(f"{name}: {value!r} is not a text")
-        if name == "across" and value not in ACROSS:
-            raise ChangeError(f"across: {value!r} is neither rank nor step")
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                re.compile(re.escape(value) if name in ("stage", "work") else value)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ChangeError(f"{name}: {value!r} is not a regular expression: {error}") from error
-        return value
+        return _check_pattern(name, value)
     if name in _SETS:
         return _parse_number_set(name, value)
     if name == "silent":
@@ -258,6 +249,20 @@ def _check_field(name: str, value: Any) -> Any:
             raise ChangeError(f"workers: {value!r} is not a whole number from 1 on")
         return int(value)
     return float(value)
+
+
+def _check_pattern(name: str, value: Any) -> str:
+    """Check a text, which is a regular expression in most fields. Raises `ChangeError`."""
+    if not isinstance(value, str):
+        raise ChangeError(f"{name}: {value!r} is not a text")
+    if name == "across" and value not in ACROSS:
+        raise ChangeError(f"across: {value!r} is neither rank nor step")
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            re.compile(re.escape(value) if name in ("stage", "work") else value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ChangeError(f"{name}: {value!r} is not a regular expression: {error}") from error
+    return value
 
 
 def _parse_number_set(name: str, value: Any) -> frozenset[int]:

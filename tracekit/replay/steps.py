@@ -67,23 +67,23 @@ def list_job_steps(job: JobGraph, counts: Callable[[int, int | None], bool] | No
         first.append(bounds[0] + count)
         last.append(bounds[1] + count)
         count += len(work)
-    of_process = _concatenate(process)
+    of_process = _join_arrays(process)
     return JobSteps(
         of_process,
-        _concatenate(number),
-        _concatenate(begin).astype(np.int32),
-        _concatenate(end).astype(np.int32),
-        _concatenate(works).astype(np.int32),
-        _concatenate(low),
-        _concatenate(first),
-        _concatenate(last),
-        _concatenate(blocks),
+        _join_arrays(number),
+        _join_arrays(begin).astype(np.int32),
+        _join_arrays(end).astype(np.int32),
+        _join_arrays(works).astype(np.int32),
+        _join_arrays(low),
+        _join_arrays(first),
+        _join_arrays(last),
+        _join_arrays(blocks),
         owners[of_process],
         roles[of_process],
     )
 
 
-def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> Ints:
+def _join_arrays(parts: Sequence[npt.NDArray[Any]]) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
