@@ -117,7 +117,7 @@ class RunReplay:
 
     `unit` names what is predicted: a step or a capture. `residual_ratio` is the share of the critical path that no dependency
     explains, `unexplained_ratio` that of all time; `unexplained_part` describes its largest part. `refusal` is the reason why nothing is predicted; `step_ns` is None then,
-    and where no finding names a change.
+    and where no finding names a change. `cautions` are limits of the predictions.
     """
 
     run: str | None
@@ -128,6 +128,7 @@ class RunReplay:
     unexplained_ratio: float
     unexplained_part: str = ""
     refusal: str = ""
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -100,6 +100,7 @@ def build_report_of_sections(
             *(failed_questions.format_fault_caution(error.message, error.source) for error in errors),
             *overview.list_caveats(measured),
             *describe_unexplained_time(replays),
+            *dict.fromkeys(caution for replay in replays for caution in replay.cautions),
             *of_steps_alone,
         ),
     )

@@ -33,7 +33,7 @@ SENTENCE = 600
 ALONE_TITLE, AFTER_TITLE = "alone", "after the above"
 """Titles of the savings of findings: the step with this fix only, and with this one and those above it."""
 
-PREDICTION_NOTE = "Steps are predicted by replaying the recorded ones. Kernels keep their length"
+PREDICTION_NOTE = "Predicted by replaying the profiled steps, profiler overhead included; kernels keep their length"
 """Note under a list of findings with savings."""
 
 UNPREDICTED = "not predicted"

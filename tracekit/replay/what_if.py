@@ -144,13 +144,25 @@ def _list_cautions(answer: WhatIf, plan: Plan | None = None) -> Iterator[str]:
         yield f"the critical path covers the last {covered}: no dependency leads from there to earlier recordings"
 
 
+def list_plan_cautions(answer: WhatIf, plan: Plan) -> Iterator[str]:
+    """List what limits a plan beyond what every prediction assumes: measured contention, and shared CPU cores."""
+    if plan.contention is not None:
+        yield _describe_contention(plan.contention)
+    if answer.contention.reason:
+        yield answer.contention.reason
+
+
+def _describe_contention(applied: Contention) -> str:
+    kernels = f"{applied.kernels:,} {choose_plural(applied.kernels, 'kernel')}"
+    return f"kernels during communication take {applied.factor:.2f}× as long: measured on {kernels}, applied"
+
+
 def _describe_constant_durations(applied: Contention | None) -> Iterator[str]:
     """Describe what the replay assumes of the length of kernels, and the contention that it applied."""
     if applied is None:
         yield "durations are constants: contention between kernels, clocks and caches are not modeled"
         return
-    kernels = f"{applied.kernels:,} {choose_plural(applied.kernels, 'kernel')}"
-    yield f"kernels during communication take {applied.factor:.2f}× as long: measured on {kernels}, applied"
+    yield _describe_contention(applied)
     yield "durations are constants otherwise: contention between other kernels, clocks and caches are not modeled"
 
 

@@ -14,7 +14,7 @@ from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import close_ledger, measure_residual_ratio
 from tracekit.replay.plan import Fix, Plan, plan_fixes
 from tracekit.replay.steps import JobSteps
-from tracekit.replay.what_if import answer_what_if
+from tracekit.replay.what_if import answer_what_if, list_plan_cautions
 from tracekit.replay.what_if_tables import describe_largest_residual
 
 LATE_RULES = frozenset(("straggler", "rank-imbalance", "replica-imbalance", "step-variance", "drift"))
@@ -56,7 +56,7 @@ def predict_savings(
     for graph in graphs:
         own = _select_run_findings(findings, graph.run, is_only=len(graphs) == 1)
         plan = _plan_run_findings(graph, own)
-        graded |= {id(finding): _grade_finding(finding, saving, thresholds) for finding, saving in plan.savings}
+        graded |= {id(finding): _grade_finding(finding, plan, saving, thresholds) for finding, saving in plan.savings}
         graded |= {id(finding): _add_refusal(finding, problem) for finding, problem in plan.refused}
         covered |= {id(finding): plan.replay for finding in _list_covered_symptoms(own, plan)}
         plans.append([id(finding) for finding, _ in plan.savings])
@@ -106,7 +106,9 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
     plan, planned = plan_findings(graph.job, graph.steps, changing)
     savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]
     refused = [(changing[place], problem) for place, problem in plan.refused]
-    return _RunPlan(replace(replay, step_ns=plan.step_ns if savings else None), savings, refused)
+    if savings:
+        replay = replace(replay, step_ns=plan.step_ns, cautions=tuple(list_plan_cautions(answer, plan)))
+    return _RunPlan(replay, savings, refused)
 
 
 def plan_findings(job: JobGraph, steps: JobSteps, findings: Sequence[Finding]) -> tuple[Plan, list[Finding]]:
@@ -125,16 +127,23 @@ def _make_fixes(findings: Iterable[Finding]) -> Iterator[Fix]:
         yield Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
 
 
-def _grade_finding(finding: Finding, saving: Saving, thresholds: Thresholds) -> Finding:
+def _grade_finding(finding: Finding, plan: _RunPlan, saving: Saving, thresholds: Thresholds) -> Finding:
     """Grade a finding by what its fix saves, but not above its rule where that grades it lower than its cost."""
     ratio = saving.ratio
-    if finding.rule in LATE_RULES | SYMPTOM_RULES and saving.recorded_ns:
-        # What another finding gives the reason for is not graded again.
+    if saving.recorded_ns and _is_explained(finding, plan, saving):
         ratio = max(saving.after_ns, saving.last_ns) / saving.recorded_ns
     severity = thresholds.severity(ratio)
     if finding.severity != thresholds.severity(finding.cost_ratio):
         severity = max(severity, finding.severity, key=SEVERITIES.index)
     return replace(finding, saving=saving, severity=severity)
+
+
+def _is_explained(finding: Finding, plan: _RunPlan, saving: Saving) -> bool:
+    """Check whether a finding says which rank or step is longer, and one ranked above it gives the reason."""
+    if finding.rule in SYMPTOM_RULES:
+        return True
+    blocking = [other for other, of_other in plan.savings if of_other.number == saving.behind]
+    return finding.rule in LATE_RULES and any(other.rule not in LATE_RULES for other in blocking)
 
 
 def _add_refusal(finding: Finding, problem: str) -> Finding:
