@@ -61,7 +61,7 @@ def predict_saving(kind: str, seed: int, folder: Path) -> tuple[float, float | N
     plan, _ = plan_findings(run.job, run.steps, named)
     if not plan.fixes:
         return cost / step, None, "no change matches"
-    saved = plan.recorded_ns - plan.fixes[-1].step_ns
+    saved = plan.recorded_ns - plan.step_ns
     return cost / step, saved / step, ", ".join(dict.fromkeys(named[fix.place].rule for fix in plan.fixes))
 
 

@@ -48,7 +48,7 @@ def test_a_clean_job_is_silent(name):
 
 
 def finding(rule, ns, words="", severity="medium"):
-    return {"rule": rule, "severity": severity, "ns": ns, "claim": words, "words": words}
+    return {"rule": rule, "severity": severity, "ns": ns, "after": ns, "claim": words, "words": words}
 
 
 FAULT = {"ranks": [2], "stage": "update_actor", "place": "aten::item"}

@@ -14,10 +14,10 @@ from rules.traces import FIRES
 
 from tracekit.analyses import ANALYSES
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.replaying import make_fix, replay_run
+from tracekit.pipeline.prediction.predicting import plan_findings
+from tracekit.pipeline.replaying import replay_run
 from tracekit.pipeline.run import analyze_uncached, judge
 from tracekit.replay.changes import parse_change
-from tracekit.replay.plan import plan_fixes
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/simulated_gpu/outputs/profile"
@@ -47,10 +47,9 @@ def test_findings_on_a_job_without_a_fault_save_next_to_nothing(name, tmp_path):
     make(clean_job(name), tmp_path)
     run = replay_run(tmp_path / "profile", Options(jobs=1, cache=False), questions=None)
     findings = [finding for finding in judge(run.measured, details=False).findings if finding.changes]
-    plan = plan_fixes(run.job, run.steps, list(map(make_fix, findings)))
-    assert (
-        plan.recorded_ns - min([fix.step_ns for fix in plan.fixes], default=plan.recorded_ns) < 0.005 * plan.recorded_ns
-    )
+    plan, _ = plan_findings(run.job, run.steps, findings)
+    shortest_ns = min((fix.saving.step_ns for fix in plan.fixes), default=plan.recorded_ns)
+    assert plan.recorded_ns - shortest_ns < 0.005 * plan.recorded_ns
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def measure_gain_error(kind, **settings):
 
 def test_recorded_events_end_the_largest_error_of_inferred_ones():
     """The host is late, so that none of its event waits shows what it waits for: the rule takes the copy just before each."""
-    assert measure_gain_error("eager_decode") > 0.25
+    assert measure_gain_error("eager_decode") > 0.02
     assert measure_gain_error("eager_decode", sync_rows=True) <= 0.01
 
 

@@ -88,7 +88,7 @@ def _format_metric_prefix(cells: Mapping[str, Cell], *, with_run: bool) -> str:
 
 
 def summarize_for_tracker(report: Report) -> dict[str, float]:
-    """Collect the headline, and what the fixes of each rule save per step in seconds, on top of those ranked higher."""
+    """Collect the headline, and the savings of the fixes of each rule per step in seconds, on top of those ranked higher."""
     summary: dict[str, float] = {}
     for name, value in _list_headline_values(report.headline):
         summary[f"{PREFIX}/{name}"] = value

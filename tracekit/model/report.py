@@ -83,7 +83,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What the fix of a finding takes off the mean step, in ns: predicted by replaying the run with its changes.
+    """Time that the fix of a finding takes off the mean step, in ns: predicted by replaying the run with its changes.
 
     Only `tracekit.replay` makes one. Fixes are planned greedily: `number` is the place in the plan of the run, from 1.
 
@@ -133,7 +133,7 @@ class RunReplay:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding(Displayed):
-    """One claim with its evidence, advice, places, and what its fix saves per step.
+    """One claim with its evidence, advice, places, and the saving of its fix per step.
 
     `cost_ns` is the time per step that the finding is about, and `cost_ratio` its share of the step: not a saving. `changes`
     describe what the fix does to the run, as `tracekit whatif --change` reads them; `saving` is the step that the replay

@@ -333,7 +333,16 @@ _FASTEST = 1
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(nouns.Metric, nouns.Place, nouns.Finding, nouns.Verdict, nouns.Gate, nouns.Heading),
+        *(
+            nouns.Metric,
+            nouns.Place,
+            nouns.Finding,
+            nouns.Saving,
+            nouns.RunReplay,
+            nouns.Verdict,
+            nouns.Gate,
+            nouns.Heading,
+        ),
         *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Recording, nouns.Report),
     )
 }

@@ -171,7 +171,7 @@ def _make_finding_blocks(report: Report, options: RenderOptions) -> list[tuple[s
 
 
 def _format_markdown_finding(report: Report, finding: Finding, number: int) -> str:
-    """Format a finding as a list item: what its fix saves, the claim, the advice, evidence, places."""
+    """Format a finding as a list item: its saving, the claim, the advice, evidence, places."""
     head = f"{number}. **{format_code_span(finding.rule, 60)}**"
     if saving := phrases.describe_saving(finding, report):
         head += f" — {escape_markdown(saving)}"

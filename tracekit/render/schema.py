@@ -31,7 +31,7 @@ def make_schema_urn(version: str) -> str:
     """Make the URN of a version, which no host has to serve.
 
     >>> make_schema_urn("tracekit.report/2")
-    'urn:tracekit:report:1'
+    'urn:tracekit:report:2'
     """
     return "urn:" + version.replace(".", ":").replace("/", ":")
 

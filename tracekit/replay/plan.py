@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 LITTLE = 0.2
-"""A fix that saves less than this share of what it saves alone is behind another."""
+"""A fix that saves less than this share of its saving alone is behind another."""
 
 NEARLY = 0.9
 """Fixes that save at least this share of the most are nearly equal: the first of them is next."""
@@ -29,15 +30,16 @@ LEAST = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A fix: the changes that it makes to the run, and its name."""
+    """A fix: the changes that it makes to the run, and its name. One that `is_last` is planned after all others."""
 
     name: str
     changes: tuple[RunChange, ...]
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFix:
-    """A fix of the plan, its place among those given, and what it saves."""
+    """A fix of the plan, its place among those given, and its saving."""
 
     fix: Fix
     place: int
@@ -65,7 +67,7 @@ class Plan:
 def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
     """Plan fixes greedily: the next is the one that gives the shortest step on top of those chosen, or nearly so.
 
-    Fixes that hardly matter, alone or last, come at the end in the order of what they save alone.
+    Fixes that hardly matter, alone or last, are last, in the order of their savings alone.
     Changes of a fix that this run refuses are left out; a fix without any other is refused.
     """
     planner = _Planner(job, steps)
@@ -125,11 +127,12 @@ def _choose_order(
     large = [place for place in alone if max(planner.recorded_ns - alone[place], last[place]) >= least]
     small = [place for place in alone if place not in large]
     while large:
+        first = [place for place in large if not fixes[place].is_last] or large
         earlier = [fixes[done] for done in chosen]
-        step_ns = {place: planner.time([*earlier, fixes[place]]) for place in large}
+        step_ns = {place: planner.time([*earlier, fixes[place]]) for place in first}
         before = planner.time(earlier)
         most = before - min(step_ns.values())
-        best = next(place for place in large if before - step_ns[place] >= (NEARLY * most if most > 0 else most))
+        best = next(place for place in first if before - step_ns[place] >= (NEARLY * most if most > 0 else most))
         large.remove(best)
         yield best
     yield from sorted(small, key=lambda place: (alone[place], place))
@@ -198,7 +201,7 @@ class _Planner:
                 possible.append(change)
         if refused and not possible:
             raise refused[0]
-        return Fix(fix.name, tuple(possible))
+        return replace(fix, changes=tuple(possible))
 
     def _apply(self, weights: Weights, fix: Fix) -> None:
         """Apply the changes of a fix; those that find nothing left after other fixes are skipped."""

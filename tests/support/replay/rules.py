@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from chrome_builder import annotation, kernel, launch, memcpy, op, step
-from process.collective_traces import gloo
+from process.collective_traces import RUNLOOP, gloo
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
 
 from tracekit.replay import edges, job_graph, process_graph, same_place_waits
@@ -683,5 +683,17 @@ def gloo_rank(compute_us, end):
 def host_collective(folder):
     """Rank 1 computes 200 instead of 400 µs and comes at 215; 40 µs later the reduction ends on both."""
     job = replay_rows(folder, gloo_rank(100, 455), gloo_rank(400, 455))
+    after = job.after({"do": "scale", "on": "host", "rank": 1, "row": "^compute$", "factor": 0.5})
+    return after.host(455, 0, thread=1), after.host(460, 0)
+
+
+@rule_case(
+    "a wait in a collective ends at the row inside it that follows the last arrival", (255, 260),
+    replaced(job_graph, "_find_first_later", lambda time, begin, end, arrival: end),
+)  # fmt: skip
+def divided_host_collective(folder):
+    """The same; a copy inside the reduction begins at 420, 5 µs after the last rank has come: 220 after the change."""
+    ranks = [[*gloo_rank(us, 455), op("aten::copy_", 420, 10, tid=RUNLOOP)] for us in (100, 400)]
+    job = replay_rows(folder, *ranks)
     after = job.after({"do": "scale", "on": "host", "rank": 1, "row": "^compute$", "factor": 0.5})
     return after.host(455, 0, thread=1), after.host(460, 0)

@@ -321,7 +321,7 @@ def _report_rank_imbalance(
         round(gain),
         share,
         (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),
-        changes=(write_change("equalise", "device"),),
+        changes=(write_change("equalise", "device" if measured.row_count("gpu_time") else "host"),),
     )
 
 

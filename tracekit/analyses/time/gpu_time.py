@@ -240,7 +240,7 @@ def _find_idle_stages(measured: Measurements, thresholds: Thresholds) -> list[St
         if (
             row["op_count"] == 0
             or row["window_ns"] == 0
-            or _measure_lasting_idle(measured, window) <= (1 - limit["busy_ratio"]) * int(row["window_ns"])
+            or 1 - _measure_lasting_idle(measured, window) / int(row["window_ns"]) >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
             or window.key in chores
             or (window.origin == "file" and not _is_idle_by_host(measured, window))

@@ -62,7 +62,7 @@ def command(
     remove             remove ops, collectives or a range
     unwait             let calls return without waiting for the device
     unblock op=P       make copies asynchronous
-    hide               let compute wait for reductions only at the end of their pass (until=P: inside the row P)
+    hide               wait for reductions only at the end of their pass (until=P: inside row P)
     accumulate op=P    reduce gradients once per step of the optimizer
     fuse               run ops that follow one another as one (factor=F: times their length)
     equalise           let ops last as long as on the median rank (across=step: as in the median step)

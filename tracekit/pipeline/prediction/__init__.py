@@ -1,1 +1,1 @@
-"""Predicted steps: the graph of each run, what the fixes of findings save, and what-if questions."""
+"""Predicted steps: the graph of each run, and the savings of the fixes of findings."""

@@ -1,4 +1,4 @@
-"""What the fixes of the findings save: each run is replayed with the changes that its findings name."""
+"""Savings of the fixes of the findings: each run is replayed with the changes that its findings name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tracekit.replay.what_if import answer_what_if, list_plan_cautions
 from tracekit.replay.what_if_tables import describe_largest_residual
 
 LATE_RULES = frozenset(("straggler", "rank-imbalance", "replica-imbalance", "step-variance", "drift"))
-"""Rules that say which rank or step is longer; where another finding names the reason, that one comes first."""
+"""Rules that say which rank or step is longer; another finding that names the reason ranks above them."""
 
 SYMPTOM_RULES = frozenset(("low-gpu-utilization", "step-variance"))
-"""Rules about time for which others may give the reason: they are clear where others cover most of it."""
+"""Rules about time for which others may give the reason: they are clear where others cover most of that time."""
 
 MOST_COVERED = 0.5
 """Share of the cost of a symptom from which on other findings cover it."""
@@ -124,11 +124,11 @@ def plan_findings(job: JobGraph, steps: JobSteps, findings: Sequence[Finding]) -
 
 def _make_fixes(findings: Iterable[Finding]) -> Iterator[Fix]:
     for finding in findings:
-        yield Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)))
+        yield Fix(f"{finding.rule}: {finding.claim}", tuple(map(parse_change, finding.changes)), finding.is_catch_all)
 
 
 def _grade_finding(finding: Finding, plan: _RunPlan, saving: Saving, thresholds: Thresholds) -> Finding:
-    """Grade a finding by what its fix saves, but not above its rule where that grades it lower than its cost."""
+    """Grade a finding by its saving, but not above its rule where that grades it lower than its cost."""
     ratio = saving.ratio
     if saving.recorded_ns and _is_explained(finding, plan, saving):
         ratio = max(saving.after_ns, saving.last_ns) / saving.recorded_ns

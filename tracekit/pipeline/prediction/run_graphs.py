@@ -37,7 +37,7 @@ class RunGraph:
 
 
 def add_missing_graphs(measured: Measurements, files: Sequence[Source], options: Options) -> Measurements:
-    """Read again the traces whose measurements came without a graph, and add their graphs.
+    """Read again the traces whose measurements have no graph, and add their graphs.
 
     A file that cannot be read again has none.
     """
@@ -63,7 +63,7 @@ def build_source_graphs(
 
 
 def join_runs(measured: Measurements) -> list[RunGraph]:
-    """Join the graphs of each run of which all traces have one; the steps are those that count in the measurements.
+    """Join the graphs of each run whose traces all have one; the steps are those that count in the measurements.
 
     Runs without recorded work are left out. Raises `TracekitError` for damaged graphs.
     """

@@ -38,7 +38,7 @@ def find_window_mismatches(measured: Measurements) -> tuple[str, ...]:
 
 
 def describe_variation(measured: Measurements, sections: Sequence[Section]) -> tuple[str, ...]:
-    """For each run, describe how far the mean step exceeds the median, if no finding is about that."""
+    """For each run, describe how far the mean step exceeds the median, unless a finding describes that."""
     rules = {finding.rule for section in sections for finding in section.findings}
     if rules & SOME_STEP_RULES:
         return ()
