@@ -68,7 +68,8 @@ def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:
     ratio = None
     if naming and expected.estimated and cost > 0:
         rule = naming[0]["rule"]
-        ratio = sum(each["ns"] or 0 for each in loud if each["rule"] == rule) / cost
+        savings = [each["ns"] for each in loud if each["rule"] == rule and each["ns"] is not None]
+        ratio = sum(savings) / cost if savings else None
     return {
         "kind": kind,
         "cost": cost,

@@ -183,9 +183,10 @@ QUICK = [("silent_pause", "no_marks"), ("straggler_clock", "no_ranges"), ("slow_
 
 @pytest.mark.parametrize(("kind", "switch"), QUICK)
 def test_a_fault_is_named_first_for_what_it_costs_under_a_switch(kind, switch):
+    """A file without the launches of its collectives explains too little for a prediction."""
     row = case((kind, "small", 0, switch))
     assert row["first"], row["findings"]
-    assert is_within(row["ratio"]), row["ratio"]
+    assert (row["ratio"] is None) if switch == "cut_file" else is_within(row["ratio"]), row["ratio"]
 
 
 @pytest.mark.parametrize("switch", ["no_marks", "no_ranges", "missing_rank"])

@@ -10,7 +10,7 @@ from tracekit.model.report import Finding, Place, Section
 from tracekit.model.text.changes import write_change
 from tracekit.pipeline.prediction.predicting import predict_savings
 from tracekit.pipeline.prediction.run_graphs import RunGraph
-from tracekit.replay import what_if
+from tracekit.replay import plan, what_if
 from tracekit.replay.steps import list_job_steps
 
 ROWS = [step(1, 0, 400), aten("one", 10, 60), aten("two", 80, 100), aten("three", 200, 20)]
@@ -113,6 +113,13 @@ def test_nothing_is_predicted_where_too_much_is_unexplained(tmp_path, monkeypatc
         None,
         "the critical path is unexplained, more than −100 %: nothing is predicted",
     )
+
+
+def test_a_fix_after_which_too_much_is_unexplained_is_not_predicted(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "MOST_RESIDUAL", -1.0)
+    found, _ = predict([graph_of(tmp_path)], finding("large", "two"))
+    assert (found["large"].saving, found["large"].severity) == (None, "high")
+    assert found["large"].caveats == ("not predicted: 0 % of the critical path after the fix is unexplained",)
 
 
 def test_each_run_has_its_own_plan(tmp_path):

@@ -29,6 +29,12 @@ class CriticalPath:
         """Share of the path that no mechanism explains; 0 for an empty path."""
         return self.residual_ns / self.length_ns if self.length_ns else 0.0
 
+    @property
+    def covered_residual_share(self) -> float:
+        """The same of the part of the path that is recorded."""
+        covered_ns = self.length_ns - self.before_ns
+        return self.residual_ns / covered_ns if covered_ns else 0.0
+
 
 def find_critical_path(
     job: JobGraph,

@@ -10,16 +10,21 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Saving
+from tracekit.model.units import format_quantity
 from tracekit.replay.apply import Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.contention import Contention, measure_contention
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.predict import time_changed_graph
+from tracekit.replay.ledger import find_critical_path
+from tracekit.replay.predict import join_added, time_changed_graph
 from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 LITTLE = 0.2
 """A fix that saves less than this share of its saving alone is behind another."""
+
+MOST_RESIDUAL = 0.2
+"""No step is predicted where a larger share of the critical path has no explanation."""
 
 NEARLY = 0.9
 """Fixes that save at least this share of the most are nearly equal: the first of them is next."""
@@ -76,7 +81,7 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
     for place, fix in enumerate(fixes):
         try:
             fixes[place] = planner.keep_possible_changes(fix)
-            alone[place] = planner.time([fixes[place]])
+            alone[place] = planner.time_alone(fixes[place])
         except ChangeError as error:
             refused.append((place, error.problem))
     last = _measure_last_savings(planner, {place: fixes[place] for place in alone})
@@ -157,6 +162,17 @@ class _Planner:
         """Time the mean step with these fixes, in this order. Raises `ChangeError`."""
         return self._time_steps(fixes).mean_ns
 
+    def time_alone(self, fix: Fix) -> float:
+        """Time the mean step with one fix. Raises `ChangeError` if too much of the critical path has no explanation then."""
+        weights = self._change_weights([fix])
+        timing, _ = time_changed_graph(self.job, weights, self.contention)
+        path = find_critical_path(self.job, self.steps, timing, join_added(weights)[:2])
+        share = path.covered_residual_share
+        if share > MOST_RESIDUAL:
+            percent = format_quantity(share, "ratio", 2)
+            raise ChangeError(f"{percent} of the critical path after the fix is unexplained", "")
+        return self.time([fix])
+
     def measure_spread(self, fix: Fix) -> tuple[float, float]:
         """Measure the least and the most that a fix takes off a recorded step."""
         before, after = self._recorded.by_number, self._time_steps([fix]).by_number
@@ -167,11 +183,8 @@ class _Planner:
         """Time the steps with fixes; a fix whose order of work contradicts that of those before it changes nothing."""
         key = tuple(id(fix) for fix in fixes)
         if key not in self._known:
-            weights = Weights(np.array(self.job.edges.weight), [])
-            for fix in fixes:
-                self._apply(weights, fix)
             try:
-                timing, rescaled = time_changed_graph(self.job, weights, self.contention)
+                timing, rescaled = time_changed_graph(self.job, self._change_weights(fixes), self.contention)
             except ChangeError:
                 if len(fixes) == 1:
                     raise
@@ -203,8 +216,10 @@ class _Planner:
             raise refused[0]
         return replace(fix, changes=tuple(possible))
 
-    def _apply(self, weights: Weights, fix: Fix) -> None:
-        """Apply the changes of a fix; those that find nothing left after other fixes are skipped."""
-        for change in fix.changes:
+    def _change_weights(self, fixes: Sequence[Fix]) -> Weights:
+        """Change the weights by each fix in turn; changes that find nothing left after other fixes are skipped."""
+        weights = Weights(np.array(self.job.edges.weight), [])
+        for change in (change for fix in fixes for change in fix.changes):
             with suppress(ChangeError):
                 apply_change(self.index, weights, change)
+        return weights

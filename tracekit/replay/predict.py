@@ -46,7 +46,7 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
     `ChangeError` if added edges contradict the order of the run.
     """
     edges, ordering = job.edges, job.settled.ordering
-    source, weight, added = edges.source, weights.weight, _join_added(weights)
+    source, weight, added = edges.source, weights.weight, join_added(weights)
     if weights.added:
         source, target = np.concatenate((source, added[0])), np.concatenate((edges.target, added[1]))
         ordering = order_instants(len(job.time), source, target)
@@ -68,7 +68,7 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
     return timing, count
 
 
-def _join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:
+def join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:
     """Concatenate the edges that changes added: (source, target, weight)."""
     if not weights.added:
         return np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64)
@@ -90,7 +90,7 @@ def predict_changes(job: JobGraph, steps: JobSteps, changes: Sequence[RunChange]
             weights = Weights(job.edges.weight.copy(), [])
             apply_change(index, weights, change)
             alone = measure_step_times(steps, time_changed_graph(job, weights, contention)[0].time).mean_ns
-        added = _join_added(so_far)[:2]
+        added = join_added(so_far)[:2]
         weight = so_far.weight.copy()
         predictions.append(Prediction(change, touched, step, alone, timing, weight, added, contention, rescaled))
     return predictions

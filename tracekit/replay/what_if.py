@@ -13,7 +13,7 @@ from tracekit.model.version import VERSION
 from tracekit.replay.contention import Contention
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
-from tracekit.replay.plan import Plan
+from tracekit.replay.plan import MOST_RESIDUAL, Plan
 from tracekit.replay.predict import Prediction
 from tracekit.replay.process_parts.host_load import HostContention, judge_host_contention
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
@@ -27,9 +27,6 @@ from tracekit.replay.what_if_tables import (
     make_touched_sheet,
     measure_path_cover,
 )
-
-MOST_RESIDUAL = 0.2
-"""No step is predicted where a larger share of the critical path has no explanation."""
 
 OVERHEAD = "the prediction is of the profiled step: it includes profiler overhead"
 
