@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, measure_coverage, merge_intervals
 from tracekit.model.records import dataclass
-from tracekit.replay.edges import KERNEL, Ints, Mask
+from tracekit.replay.edges import KERNEL, Ints, Mask, split_rows
 from tracekit.replay.job_graph import JobGraph
 
 Floats = npt.NDArray[np.float64]
@@ -122,8 +122,9 @@ def rescale_kernels(job: JobGraph, contention: Contention, weight: Ints, time: I
     chosen = (contention.edge >= 0) & (contention.share > 0) & (work > 0)
     transfers = _list_transfers(job, time, contention.device)
     rescaled = weight.copy()
-    for number, busy in enumerate(transfers):
-        mine = np.flatnonzero(chosen & (contention.device == number))
+    rows = np.flatnonzero(chosen)
+    for busy, of_device in zip(transfers, split_rows(contention.device[rows], len(transfers)), strict=True):
+        mine = rows[of_device]
         for share in np.unique(contention.share[mine]).tolist():
             ops = mine[contention.share[mine] == share]
             length = _stretch_work(busy, time[start[ops]], work[ops], share)
@@ -215,16 +216,16 @@ def _merge_by_device(job: JobGraph, begin: Ints, time: Ints, device: Ints) -> It
     """Merge the intervals of the collectives of each device, from the given begins to their ends."""
     end = time[_list_starts(job) + 1]
     is_collective = np.concatenate([graph.ops.is_collective for graph in job.processes])
-    for number in range(int(device.max(initial=-1)) + 1):
-        mine = is_collective & (device == number) & (end > begin)
+    rows = np.flatnonzero(is_collective & (end > begin))
+    for of_device in split_rows(device[rows], int(device.max(initial=-1)) + 1):
+        mine = rows[of_device]
         yield merge_intervals(begin[mine], end[mine])
 
 
 def _measure_beside(busy: list[Intervals], device: Ints, time: Ints, start: Ints, ops: Ints) -> Floats:
     """Measure how long each op runs within the intervals of its device."""
     beside = np.zeros(len(ops))
-    for number, intervals in enumerate(busy):
-        mine = np.flatnonzero(device[ops] == number)
+    for intervals, mine in zip(busy, split_rows(device[ops], len(busy)), strict=True):
         instants = start[ops[mine]]
         beside[mine] = measure_coverage(intervals, time[instants], time[instants + 1])
     return beside

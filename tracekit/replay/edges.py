@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +76,13 @@ class Edges(NamedTuple):
         """Select edges."""
         columns: list[Any] = [column[rows] for column in self]
         return Edges(*columns)
+
+
+def split_rows(number: npt.NDArray[Any], count: int) -> list[Ints]:
+    """Split rows by their number: the rows of each number from 0 to below `count`, in their order."""
+    order = np.argsort(number, kind="stable")
+    bounds = np.searchsorted(number[order], np.arange(count + 1))
+    return [order[low:high] for low, high in pairwise(bounds.tolist())]
 
 
 class EdgeList:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracekit.model.tables.keys import group_arrays
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.edges import COPY, KERNEL, Ints, Mask
@@ -20,6 +21,21 @@ AS_IT_IS, NOWHERE_ELSE = -1, -2
 
 def equalise_work(index: JobIndex, weight: Ints, change: RunChange) -> None:
     """Let each op, or each stretch of host time, last as long as that of the median rank or step at the same place."""
+    work = index.recall((equalise_work, change), lambda: _place_work(index, change))
+    lengths = weight[work.targets]
+    left = lengths > NEVER
+    if not left.any():
+        raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
+    usual = work.find_usual_lengths(np.where(left, lengths, 0))
+    slower = work.chosen & left & (usual >= 0)
+    weight[work.targets[slower]] = usual[slower]
+    # Work that is done nowhere else at this place: pauses, and code of this rank or step only.
+    extra = work.may_go & left & (usual == NOWHERE_ELSE)
+    weight[work.targets[extra]] = 0
+
+
+def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
+    """Place the work that a change selects; the lengths are those of a replay."""
     edges, of_steps = index.job.edges, change.across == "step"
     everywhere = replace(change.where, step=None) if of_steps else replace(change.where, rank=None)
     if change.on == "host":
@@ -36,23 +52,18 @@ def equalise_work(index: JobIndex, weight: Ints, change: RunChange) -> None:
         edge_of[edges.owner[own]] = own
         targets = edge_of[ops]
     step = index.step_at(process, at)
-    left = (weight[targets] > NEVER) & ((step >= 0) | (not of_steps))
-    if not left.any():
-        raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
-    targets, process, at, name, step = targets[left], process[left], at[left], name[left], step[left]
+    known = (targets >= 0) & ((step >= 0) | (not of_steps))
+    targets, process, at, name, step = targets[known], process[known], at[known], name[known], step[known]
     unit, other = (step, process) if of_steps else (process, step)
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
-    work = _PlacedWork(unit, (other, index.stage_at(process, at), name), at, weight[targets])
-    usual = work.find_usual_lengths(np.ones(len(chosen), np.bool_) if only is None else ~chosen)
-    of_units = chosen | (only is None)
-    slower = of_units & (usual >= 0)
-    weight[targets[slower]] = usual[slower]
+    may_go = np.zeros(len(targets), np.bool_)
     if change.on == "host" and only is not None:
-        # What is done nowhere else at this place: pauses, and code of this rank or step only.
         holder = np.append(index.holder, -1)[edges.owner[targets]]
-        extra = of_units & (usual == NOWHERE_ELSE) & ~np.isin(holder, _DOES_WORK)
-        weight[targets[extra]] = 0
+        may_go = chosen & ~np.isin(holder, _DOES_WORK)
+    counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
+    where, _ = group_arrays([other, index.stage_at(process, at), name])
+    return _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
 
 
 def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
@@ -62,39 +73,42 @@ def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
 
 
 class _PlacedWork:
-    """Work of units, which are ranks or steps, by where it is done: columns that are equal at the same place."""
+    """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
-    def __init__(self, unit: Ints, place: tuple[Ints, ...], time: Ints, lengths: Ints) -> None:
-        self.lengths = lengths
-        _, where = np.unique(np.stack(place), axis=1, return_inverse=True)
-        self.where = where.reshape(-1)
-        order = np.lexsort((time, self.where, unit))
-        fresh = np.append(True, (np.diff(unit[order]) != 0) | (np.diff(self.where[order]) != 0))
+    `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that tell the usual.
+    """
+
+    def __init__(
+        self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Ints, time: Ints
+    ) -> None:
+        self.targets, self.chosen, self.may_go, self.counted, self.where = targets, chosen, may_go, counted, where
+        order = np.lexsort((time, where, unit))
+        fresh = np.append(True, (np.diff(unit[order]) != 0) | (np.diff(where[order]) != 0))[: len(order)]
         begin = np.flatnonzero(fresh)
         size = np.diff(np.append(begin, len(order)))
         self.part = np.empty(len(order), np.int64)
         self.part[order] = np.repeat(np.arange(len(begin)), size)
-        self.ordinal = np.empty(len(order), np.int64)
-        self.ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
+        ordinal = np.empty(len(order), np.int64)
+        ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
         self.of_part = order[begin]
         self.count = size
-        self.total = np.bincount(self.part, weights=np.maximum(lengths, 0)).astype(np.int64)
+        distinct, self.place = np.unique(where * (int(ordinal.max(initial=0)) + 1) + ordinal, return_inverse=True)
+        self.place_count = len(distinct)
 
-    def find_usual_lengths(self, counted: Mask) -> Ints:
+    def find_usual_lengths(self, lengths: Ints) -> Ints:
         """Find how long each op would take in the median of the counted units, `AS_IT_IS` or `NOWHERE_ELSE`.
 
         Where all do equally many, each takes as long as that at its place; otherwise all are scaled to the usual sum.
         """
-        parts = np.flatnonzero(counted[self.of_part])
-        of_part = self.where[self.of_part]
-        totals = _find_middle_values(of_part[parts], self.total[parts], int(self.where.max(initial=-1)) + 1)
-        counts = _find_middle_values(of_part[parts], self.count[parts], int(self.where.max(initial=-1)) + 1)
-        usual_total, usual_count = totals[self.where], counts[self.where]
-        own = self.total[self.part]
-        key = self.where * (int(self.ordinal.max(initial=0)) + 1) + self.ordinal
-        distinct, place = np.unique(key, return_inverse=True)
-        middle = _find_middle_values(place[counted], self.lengths[counted], len(distinct))[place]
-        scaled = (self.lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
+        total = np.bincount(self.part, weights=np.maximum(lengths, 0), minlength=len(self.count)).astype(np.int64)
+        parts = np.flatnonzero(self.counted[self.of_part])
+        of_part, place_count = self.where[self.of_part], int(self.where.max(initial=-1)) + 1
+        usual_total = _find_middle_values(of_part[parts], total[parts], place_count)[self.where]
+        usual_count = _find_middle_values(of_part[parts], self.count[parts], place_count)[self.where]
+        own = total[self.part]
+        counted = self.counted
+        middle = _find_middle_values(self.place[counted], lengths[counted], self.place_count)[self.place]
+        scaled = (lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
         usual = np.where((usual_count == self.count[self.part]) & (middle >= 0), middle, scaled)
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.process.steps.engine_batches import parse_engine_batch
 from tracekit.replay.changes import RunChange, Selection
-from tracekit.replay.edges import DEVICE_KINDS, HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
+from tracekit.replay.edges import DEVICE_KINDS, HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers, split_rows
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
 
@@ -175,8 +175,7 @@ class JobIndex:
     def _mark_inside(windows: list[Intervals], process: Ints, time: Ints) -> Mask:
         """Mark times within the windows of their process."""
         inside = np.zeros(len(time), np.bool_)
-        for number, (start, end) in enumerate(windows):
-            mine = np.flatnonzero(process == number)
+        for (start, end), mine in zip(windows, split_rows(process, len(windows)), strict=True):
             if len(start) and len(mine):
                 inside[mine] = find_window_at(start, end, time[mine]) >= 0
         return inside
@@ -228,11 +227,14 @@ class JobIndex:
             parts.append(np.array([*matches, False])[coded.codes])
         return np.concatenate(parts)
 
+    def split_by_process(self, process: Ints) -> Iterator[tuple[ProcessGraph, Ints]]:
+        """Split rows by their process: (its graph, its rows)."""
+        return zip(self.job.processes, split_rows(process, len(self.job.processes)), strict=True)
+
     def step_at(self, process: Ints, time: Ints) -> Ints:
         """Find the number of the step that runs at each recorded time of a process; -1 outside."""
         step = np.full(len(time), -1, np.int64)
-        for number, graph in enumerate(self.job.processes):
-            mine = np.flatnonzero(process == number)
+        for graph, mine in self.split_by_process(process):
             steps = graph.steps
             if not len(mine) or not len(steps.begin):
                 continue
@@ -248,8 +250,8 @@ class JobIndex:
         """Find the number of the stage, by its name over all processes, at each recorded time; -1 outside."""
         numbers: dict[str, int] = {}
         stage = np.full(len(time), -1, np.int64)
-        for number, graph in enumerate(self.job.processes):
-            mine, stages = np.flatnonzero(process == number), graph.stages
+        for graph, mine in self.split_by_process(process):
+            stages = graph.stages
             if len(mine) and len(stages):
                 of_text = [numbers.setdefault(text, len(numbers)) for text in stages.stage.texts]
                 of_row = np.array([*of_text, -1])[np.append(stages.stage.codes, -1)]
@@ -326,6 +328,10 @@ def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
 
 def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
     """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
+    return index.recall((select_host_edges, where, returns), lambda: _list_host_edges(index, where, returns=returns))
+
+
+def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
     job = index.job
     edges, rows = job.edges, index.host_edges
     if returns:
@@ -388,6 +394,10 @@ def _find_outermost_matches(index: JobIndex, pattern: str) -> Ints:
 
 def select_ops(index: JobIndex, where: Selection, on: str) -> Ints:
     """Select device ops: all, those that are no collectives (`device`), or collectives."""
+    return index.recall((select_ops, where, on), lambda: _list_selected_ops(index, where, on))
+
+
+def _list_selected_ops(index: JobIndex, where: Selection, on: str) -> Ints:
     chosen = mark_windows(index, where, index.op_process, index.op_at_ns)
     if where.op:
         chosen &= index.match_ops(where.op)
@@ -433,8 +443,8 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
 def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
     """Mark times at which the process is in a stage."""
     chosen = np.zeros(len(process), np.bool_)
-    for number, graph in enumerate(index.job.processes):
-        mine, stages = np.flatnonzero(process == number), graph.stages
+    for graph, mine in index.split_by_process(process):
+        stages = graph.stages
         if not len(mine) or not len(stages):
             chosen[mine] = not stage
             continue

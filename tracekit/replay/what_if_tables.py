@@ -15,7 +15,7 @@ from tracekit.model.stages import get_stage_name, parse_profiler_step
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.units import format_quantity
-from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, STREAM_WAIT, SYNC_RETURN, TRANSFER, Ints, Mask
+from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, STREAM_WAIT, SYNC_RETURN, TRANSFER, Ints, Mask, split_rows
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, Ledger, name_owners
 from tracekit.replay.paths import NEVER
@@ -79,9 +79,11 @@ def sum_owners(job: JobGraph, spent_ns: Ints) -> dict[Owner, int]:
 
 def describe_largest_residual(job: JobGraph, ledger: Ledger) -> str:
     """Describe the largest part of the time that nothing explains: `18 % stream gap before add, rank 0`; empty without any."""
-    unexplained = [np.minimum(owed_ns, job.settled.residual_ns) for owed_ns in ledger.owed_ns]
+    unexplained = np.zeros(len(job.settled.residual_ns), np.int64)
+    for owed_ns in ledger.owed_ns:
+        unexplained += np.minimum(owed_ns, job.settled.residual_ns)
     ranks: dict[tuple[str, str | None], dict[int | None, int]] = {}
-    for (rank, kind, name), ns in sum_owners(job, np.sum(unexplained, axis=0)).items() if unexplained else ():
+    for (rank, kind, name), ns in sum_owners(job, unexplained).items():
         ranks.setdefault((kind, name), {})[rank] = ns
     window_ns = int(ledger.window_ns.sum())
     if not ranks or not window_ns:
@@ -312,8 +314,7 @@ def make_changed_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -
 def _find_stage_names(job: JobGraph, process: Ints, time: Ints) -> list[str | None]:
     """Name the outermost stage of each process at a time, as in reports; None outside any."""
     names: npt.NDArray[np.object_] = np.full(len(time), None, object)
-    for number, graph in enumerate(job.processes):
-        mine = np.flatnonzero(process == number)
+    for graph, mine in zip(job.processes, split_rows(process, len(job.processes)), strict=True):
         if len(mine) and len(graph.stages):
             row = graph.stages.row_at(time[mine])
             source, stages = graph.source, graph.stages.stage.texts
