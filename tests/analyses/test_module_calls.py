@@ -173,6 +173,9 @@ def test_rows_of_modules_that_are_gone_change_only_how_much_was_read(tmp_path):
     assert elements["elements"] - fewer["elements"] == 436
     assert read | {"metrics": None} == less | {"metrics": None}
     del one["modules"], other["modules"]
+    for finding in (finding for part in told for section in part.values() for finding in section["findings"]):
+        # Rows of modules are host time in a replay: they change what it predicts by their own length.
+        del finding["saving"], finding["rank"], finding["severity"]
     assert one == other
 
 

@@ -11,4 +11,5 @@ collect_ignore_glob = [
     "nsys_questions.py",
     "scale_*.py",
     "analyze_run.py",
+    "replay_cost.py",
 ]

@@ -62,7 +62,8 @@ def predict_savings(
         plans.append([id(finding) for finding, _ in plan.savings])
         replays.append(plan.replay)
     latest = {id(finding): graded.get(id(finding), finding) for finding in findings if id(finding) not in covered}
-    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans), 1)}
+    saved = max((_measure_planned_share(replay) for replay in replays), default=0.0)
+    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans, saved), 1)}
     ranked = {key: replace(finding, rank=ranks[key]) for key, finding in latest.items()}
     return PredictedSections(tuple(_replace_findings(s, ranked, covered) for s in sections), tuple(replays))
 
@@ -161,27 +162,41 @@ def _list_covered_symptoms(findings: Sequence[Finding], plan: _RunPlan) -> Itera
             yield finding
 
 
-def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]]) -> list[int]:
-    """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last."""
+def _measure_planned_share(replay: RunReplay) -> float:
+    """Measure the share of the step that the plan saves."""
+    if replay.step_ns is None or not replay.recorded_ns:
+        return 0.0
+    return 1 - replay.step_ns / replay.recorded_ns
+
+
+def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]], saved: float) -> list[int]:
+    """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
+
+    Symptoms count by what the plan, which saves this share, leaves of their cost.
+    """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
     last = [key for key in rest if findings[key].is_catch_all or not findings[key].cost_ns]
-    return _merge_queues([*plans, [key for key in rest if key not in last]], findings) + last
+    others = [key for key in rest if key not in last]
+    shares = {key: _measure_share(finding, saved) for key, finding in findings.items()}
+    others.sort(key=lambda key: -shares[key])
+    return _merge_queues([*plans, others], shares) + last
 
 
-def _merge_queues(queues: Sequence[Sequence[int]], findings: Mapping[int, Finding]) -> list[int]:
+def _merge_queues(queues: Sequence[Sequence[int]], shares: Mapping[int, float]) -> list[int]:
     """Merge ordered queues: next is the head of the one with the largest share left."""
     left = [list(queue) for queue in queues if queue]
     merged: list[int] = []
     while left:
-        best = max(left, key=lambda queue: max(_measure_share(findings[key]) for key in queue))
+        best = max(left, key=lambda queue: max(shares[key] for key in queue))
         merged.append(best.pop(0))
         left = [queue for queue in left if queue]
     return merged
 
 
-def _measure_share(finding: Finding) -> float:
+def _measure_share(finding: Finding, saved: float) -> float:
     """Measure the share of the step that orders a finding."""
     if finding.saving is not None:
         return finding.saving.ratio
-    return (finding.cost_ratio or 0.0) * finding.confidence
+    left = (finding.cost_ratio or 0.0) * finding.confidence
+    return left - saved if finding.rule in SYMPTOM_RULES else left
