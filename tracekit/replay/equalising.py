@@ -43,16 +43,38 @@ def equalise_work(index: JobIndex, weight: Ints, change: RunChange) -> None:
     unit, other = (step, process) if of_steps else (process, step)
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
-    work = _PlacedWork(unit, (other, index.stage_at(process, at), name), at, weight[targets])
+    stage = index.stage_at(process, at)
+    work = _PlacedWork(unit, (other, stage, name), at, weight[targets])
     usual = work.find_usual_lengths(np.ones(len(chosen), np.bool_) if only is None else ~chosen)
     of_units = chosen | (only is None)
     slower = of_units & (usual >= 0)
     weight[targets[slower]] = usual[slower]
     if change.on == "host" and only is not None:
-        # What is done nowhere else at this place: pauses, and code of this rank or step only.
+        # Time that no other has at this place: pauses, code of this rank or step only, and work of the CPU beyond that of others.
         holder = np.append(index.holder, -1)[edges.owner[targets]]
-        extra = of_units & (usual == NOWHERE_ELSE) & ~np.isin(holder, _DOES_WORK)
-        weight[targets[extra]] = 0
+        works, nowhere_else = np.isin(holder, _DOES_WORK), of_units & (usual == NOWHERE_ELSE)
+        weight[targets[nowhere_else & ~works]] = 0
+        has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
+        on_cpu = np.flatnonzero(works & ~has_device)
+        if not (nowhere_else & works)[on_cpu].any():
+            return
+        columns = unit[on_cpu], (other[on_cpu], stage[on_cpu]), at[on_cpu], weight[targets[on_cpu]]
+        weight[targets[on_cpu]] = _shorten_extra_work(_PlacedWork(*columns), nowhere_else[on_cpu], ~chosen[on_cpu])
+
+
+def _shorten_extra_work(work: _PlacedWork, is_extra: Mask, counted: Mask) -> Ints:
+    """Shorten CPU work that no other has, as far as the stage is longer with it than the median of the others.
+
+    Ops of one stage can differ between ranks that work equally long, as in a pipeline.
+    """
+    parts = np.flatnonzero(counted[work.of_part])
+    of_part = work.where[work.of_part]
+    usual = _find_middle_values(of_part[parts], work.total[parts], int(work.where.max(initial=-1)) + 1)
+    extra = np.bincount(work.part[is_extra], weights=work.lengths[is_extra], minlength=len(work.total))
+    room = np.maximum(usual, 0)[of_part] - (work.total - extra)
+    factor = np.clip(room / np.maximum(extra, 1), 0, 1)
+    shortened: Ints = np.where(is_extra, work.lengths * factor[work.part], work.lengths).astype(np.int64)
+    return shortened
 
 
 def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from chrome_builder import annotation, kernel, launch, memcpy, op, step
-from process.collective_traces import gloo
+from process.collective_traces import RUNLOOP, gloo
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
 
 from tracekit.replay import edges, job_graph, process_graph, same_place_waits
@@ -683,5 +683,21 @@ def gloo_rank(compute_us, end):
 def host_collective(folder):
     """Rank 1 computes 200 instead of 400 µs and comes at 215; 40 µs later the reduction ends on both."""
     job = replay_rows(folder, gloo_rank(100, 455), gloo_rank(400, 455))
+    after = job.after({"do": "scale", "on": "host", "rank": 1, "row": "^compute$", "factor": 0.5})
+    return after.host(455, 0, thread=1), after.host(460, 0)
+
+
+@rule_case(
+    "ranks wait for each other before gloo copies what it gathered", (255, 260),
+    replaced(process_graph, "_narrow_to_exchange", nobody),
+)  # fmt: skip
+def host_collective_with_copies(folder):
+    """Views of 5 µs before the exchange and copies of 10 µs after it, on both ranks."""
+    ranks = []
+    for compute_us in (100, 400):
+        begin = compute_us + 15
+        inside = [aten("aten::view", begin + 3, 5, tid=RUNLOOP), aten("aten::copy_", 440, 10, tid=RUNLOOP)]
+        ranks.append([*gloo_rank(compute_us, 455), *inside])
+    job = replay_rows(folder, *ranks)
     after = job.after({"do": "scale", "on": "host", "rank": 1, "row": "^compute$", "factor": 0.5})
     return after.host(455, 0, thread=1), after.host(460, 0)
