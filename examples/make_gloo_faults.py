@@ -1,7 +1,7 @@
 """Profiles a small real training run on four CPU processes, clean or with one known fault planted in it.
 
     pip install torch==2.13.0
-    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5] [--small]
+    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5] [--small] [--ranks 2]
 
 Every run leaves `OUT/<fault>/rank<r>.pt.trace.json.gz` and `truth.json`: what was planted where, and
 the steps and stages by a clock outside the profiler. The stages are those of an RL step: `gen`,
@@ -27,33 +27,37 @@ LAYERS, CALLS = 3, 8
 """Of the network, and calls of it in a stage; one of each makes small traces."""
 WARMUP = 2
 PINNED = ("contention", "contention_clean")
-"""Runs of two ranks, each on a core of its own."""
+"""Runs that always have two ranks, each on a core of its own."""
 
 FAULTS = {
     "clean": "nothing is planted",
-    "straggler_ref": "rank 1 multiplies matrices for 150 ms more in ref, every step",
+    "straggler_ref": "rank {1} multiplies matrices for 150 ms more in ref, every step",
     "rotating": "in update_actor another rank each step sleeps for 120 ms",
-    "rollout": "rank 3 generates three times as much",
+    "rollout": "rank {3} generates three times as much",
     "loader": "the data loader sleeps for 60 ms a batch, without workers",
     "small_collectives": "600 all-reduces of 4 bytes in adv, every step",
     "tiny_ops": "4,000 additions of a scalar in update_actor, every step",
     "leak": "4 MiB kept every step; memory is profiled",
-    "gc": "rank 2 holds a million objects that point at one another, and collects garbage in update_actor, every step",
-    "loader_one_rank": "the data loader of rank 1 sleeps for 120 ms a batch, without workers",
-    "more_samples": "rank 2 has 24 times as many samples as the others",
-    "one_pause": "rank 3 sleeps for 400 ms in ref, in one step",
-    "contention": "two ranks, each on a core; four busy processes share that of rank 1",
+    "gc": "rank {2} holds a million objects that point at one another, and collects garbage in update_actor, every step",
+    "loader_one_rank": "the data loader of rank {1} sleeps for 120 ms a batch, without workers",
+    "more_samples": "rank {2} has 24 times as many samples as the others",
+    "one_pause": "rank {3} sleeps for 400 ms in ref, in one step",
+    "contention": "two ranks, each on a core; four busy processes share that of rank {1}",
     "contention_clean": "two ranks, each on a core",
     "ragged": "the second of the two mini-batches holds one sample, the first all others",
+    "reward_pause": "every rank sleeps for 80 ms in reward, every step",
+    "step_pause": "every rank sleeps for 80 ms between two steps",
+    "python_loop": "every rank runs a loop of Python for 80 ms in adv, every step",
 }
+"""What is planted. Numbers in braces are ranks of four; a run of fewer ranks counts them modulo its own."""
 
 
 class Job:
     """What one rank trains, and the clock of its stages."""
 
-    def __init__(self, rank: int, fault: str, steps: int, small: bool) -> None:
-        self.rank, self.fault, self.calls = rank, fault, 1 if small else CALLS
-        self.batch = BATCH * (24 if fault == "more_samples" and rank == 2 else 1)
+    def __init__(self, rank: int, world: int, fault: str, steps: int, small: bool) -> None:
+        self.rank, self.world, self.fault, self.calls = rank, world, fault, 1 if small else CALLS
+        self.batch = BATCH * (24 if self.has("more_samples", 2) else 1)
         layers = 1 if small else LAYERS
         self.actor, self.reference, self.rollout = (network(layers) for _ in range(3))
         self.model = torch.nn.parallel.DistributedDataParallel(self.actor)
@@ -62,13 +66,17 @@ class Job:
         if small:
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, foreach=False)
         seconds = 0.060 if fault == "loader" else 0.0
-        if fault == "loader_one_rank" and rank == 1:
+        if self.has("loader_one_rank", 1):
             seconds = 0.120
         prompts = Prompts(self.batch * (steps + WARMUP + 2), seconds / BATCH)
         self.batches = iter(torch.utils.data.DataLoader(prompts, batch_size=self.batch))
         self.kept: list[torch.Tensor] = []
-        self.objects = list(tangle(1_000_000)) if fault == "gc" and rank == 2 else []
+        self.objects = list(tangle(1_000_000)) if self.has("gc", 2) else []
         self.truth: list[dict[str, int]] = []
+
+    def has(self, fault: str, rank: int) -> bool:
+        """Whether this fault is planted, and in this rank: one of four, counted modulo the ranks there are."""
+        return self.fault == fault and self.rank == rank % self.world
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -84,18 +92,20 @@ class Job:
         begin = time.perf_counter_ns()
         rows = next(self.batches)
         with self.stage("gen"), torch.no_grad():
-            longer = 3 if self.fault == "rollout" and self.rank == 3 else 1
+            longer = 3 if self.has("rollout", 3) else 1
             for _ in range(4 * self.calls * longer):
                 rows = torch.tanh(self.rollout(rows))
         with self.stage("reward"):
             reward = rows.mean(1)
+            if self.fault == "reward_pause":
+                time.sleep(0.080)
         with self.stage("old_log_prob"), torch.no_grad():
             old = sum(self.actor(rows) for _ in range(self.calls))
         with self.stage("ref"), torch.no_grad():
             target = sum(self.reference(rows) for _ in range(self.calls))
-            if self.fault == "straggler_ref" and self.rank == 1:
+            if self.has("straggler_ref", 1):
                 multiply(0.150)
-            if self.fault == "one_pause" and self.rank == 3 and number == 3:
+            if self.has("one_pause", 3) and number == 3:
                 time.sleep(0.400)
         with self.stage("adv"):
             advantage = self.advantage(reward)
@@ -108,6 +118,8 @@ class Job:
             for source, sink in both:
                 dist.broadcast(source.data, 0)
                 sink.copy_(source)
+        if self.fault == "step_pause":
+            time.sleep(0.080)
         self.truth[-1]["step_ns"] = time.perf_counter_ns() - begin
 
     def advantage(self, reward: torch.Tensor) -> torch.Tensor:
@@ -117,6 +129,8 @@ class Job:
         dist.all_gather(gathered, mean)
         for _ in range(600 if self.fault == "small_collectives" else 0):
             dist.all_reduce(torch.zeros(1))
+        if self.fault == "python_loop":
+            count_up(0.080)
         return reward - torch.cat(gathered).mean()
 
     def update(self, number: int, rows: torch.Tensor, advantage: torch.Tensor) -> None:
@@ -124,7 +138,7 @@ class Job:
         cut = self.batch - 1 if self.fault == "ragged" else self.batch // 2
         for index, part in enumerate((slice(0, cut), slice(cut, self.batch))):
             with record_function(f"mini_batch{index}"):
-                if self.fault == "rotating" and index == 0 and self.rank == number % WORLD:
+                if self.fault == "rotating" and index == 0 and self.rank == number % self.world:
                     time.sleep(0.120)
                 if self.objects and index == 0:
                     gc.collect()
@@ -173,6 +187,13 @@ def network(count: int) -> torch.nn.Module:
     return torch.nn.Sequential(*(part for one in layers for part in (one, torch.nn.GELU())))
 
 
+def count_up(seconds: float) -> None:
+    """Count for so long, in Python alone."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
 def multiply(seconds: float) -> None:
     """Real matrix products for so long."""
     square, until = torch.ones(384, 384), time.perf_counter() + seconds
@@ -182,13 +203,13 @@ def multiply(seconds: float) -> None:
 
 def train(rank: int, world: int, fault: str, steps: int, small: bool, folder: str, port: int) -> None:
     """One rank of one run."""
-    if fault in PINNED:
+    if world < WORLD:
         os.sched_setaffinity(0, {rank})
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    job, path = Job(rank, fault, steps, small), Path(folder)
+    job, path = Job(rank, world, fault, steps, small), Path(folder)
     for number in range(WARMUP):
         job.step(number)
     gc.collect()
@@ -208,10 +229,14 @@ def train(rank: int, world: int, fault: str, steps: int, small: bool, folder: st
     dist.destroy_process_group()
 
 
-def run(fault: str, steps: int, small: bool, out: Path, port: int) -> None:
-    """All ranks of one run, and its `truth.json`."""
-    world = 2 if fault in PINNED else WORLD
-    folder = out / fault
+def describe(fault: str, world: int) -> str:
+    """What is planted in a run of so many ranks."""
+    return FAULTS[fault].format(*(rank % world for rank in range(WORLD)))
+
+
+def run(fault: str, steps: int, small: bool, folder: Path, port: int, world: int = WORLD) -> None:
+    """All ranks of one run, and its `truth.json`. With fewer than four ranks, each has a core of its own."""
+    world = 2 if fault in PINNED else world
     folder.mkdir(parents=True, exist_ok=True)
     context = processes.get_context("spawn")
     rivals = [context.Process(target=keep_busy, args=(1,), daemon=True) for _ in range(4 * (fault == "contention"))]
@@ -224,7 +249,7 @@ def run(fault: str, steps: int, small: bool, out: Path, port: int) -> None:
     ranks = [json.loads(part.read_text()) for part in parts]
     for part in parts:
         part.unlink()
-    truth = {"fault": fault, "planted": FAULTS[fault], "world_size": world, "ranks": ranks}
+    truth = {"fault": fault, "planted": describe(fault, world), "world_size": world, "ranks": ranks}
     (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
 
 
@@ -239,10 +264,16 @@ def main() -> None:
         action="store_true",
         help="a network of one layer, called once in a stage, SGD, no shapes",
     )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=WORLD,
+        help="ranks of a run (4); with fewer, each is pinned to a core of its own",
+    )
     options = parser.parse_args()
     for index, fault in enumerate(options.faults.split(",")):
-        run(fault, options.steps, options.small, options.out, 29_650 + index)
-        print(f"{fault}: {FAULTS[fault]}", flush=True)
+        run(fault, options.steps, options.small, options.out / fault, 29_650 + index, options.ranks)
+        print(f"{fault}: {describe(fault, options.ranks)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pytest
 from chrome_builder import annotation, memcpy, step
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
-from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange
+from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange, gloo_rank
 from replay.simulations import simulate_clean_job
 
 from tracekit.replay.changes import ChangeError, make_change
@@ -541,6 +541,38 @@ def test_collectives_of_small_messages_are_selected(tmp_path, nbytes, lengths):
     assert tuple(found) == lengths
 
 
+@pytest.mark.parametrize(
+    ("where", "ends"),
+    [
+        ({}, (415, 420)),
+        ({"smaller_bytes": 17, "op": "reduce", "row": "gloo:"}, (415, 420)),
+        ({"rank": 1}, (455, 460)),
+        ({"smaller_bytes": 16}, None),
+        ({"op": "gather"}, None),
+        ({"longer_than_us": 1}, None),
+    ],
+)
+def test_the_transfer_of_a_host_collective_is_selected(tmp_path, where, ends):
+    """The last rank arrives at 415 and 40 µs later 16 bytes are reduced."""
+    job = replay_rows(tmp_path, gloo_rank(100, 455), gloo_rank(400, 455))
+    change = {"do": "set", "on": "collective", "to_us": 0, **where}
+    if ends is None:
+        with pytest.raises(ChangeError, match="no op in this run matches"):
+            job.after(change)
+        return
+    after = job.after(change)
+    assert (after.host(455, 0, thread=1), after.host(460, 0)) == ends
+    assert after.touched[0].ops == (1 if "rank" in where else 2)
+
+
+@pytest.mark.parametrize(("host", "optimizer"), [({}, 130), ({"host": "^c10d::"}, 120)])
+def test_a_host_collective_is_removed_with_the_wait_for_it(tmp_path, host, optimizer):
+    """Rank 0 computes 100 µs, issues for 10 and logs for 20; then it waited for rank 1."""
+    job = replay_rows(tmp_path, gloo_rank(100, 455), gloo_rank(400, 455))
+    after = job.after({"do": "remove", "on": "collective", "op": ".", **host})
+    assert (after.host(460, 0), after.host(460, 1)) == (optimizer, optimizer + 300)
+
+
 def test_no_message_is_smaller_than_the_smallest_and_a_kernel_has_none(tmp_path):
     job = replay_rows(tmp_path, SMALL_AND_LARGE)
     for change in (
@@ -556,6 +588,16 @@ def test_host_time_is_that_of_the_median_rank(tmp_path):
     ranks = [[step(1, 0, 300), aten("prepare", 10, dur), aten("go", 10 + dur, 20)] for dur in (40, 50, 100)]
     after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "on": "host", "rank": 2, "row": "prepare"})
     assert (after.host(110, rank=2), after.host(50, rank=0), after.host(60, rank=1)) == (55, 50, 60)
+
+
+@pytest.mark.parametrize("shared", [0, 30, 100])
+def test_work_of_the_cpu_done_on_one_rank_only_goes_as_far_as_its_stage_is_longer(tmp_path, shared):
+    """`ref` has 100 µs of ops on rank 0; on rank 1 some of these, then 150 µs that no other rank has."""
+    rows = [step(1, 0, 400), annotation("ref", 10, 300)]
+    first = [*rows, aten("aten::add", 20, 100)]
+    second = [*rows, *([aten("aten::add", 20, shared)] if shared else []), aten("aten::mm", 20 + shared, 150)]
+    after = replay_rows(tmp_path, first, second).after({"do": "equalise", "on": "host", "rank": 1, "by": "^aten"})
+    assert after.host(170 + shared, 1) == 120
 
 
 def test_what_was_removed_is_not_brought_back_by_another_rank(tmp_path):

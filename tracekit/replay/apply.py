@@ -12,6 +12,7 @@ from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.edges import (
     ARRIVAL,
     COPY,
+    HAND_OVER,
     KERNEL,
     LAUNCH,
     OVERLAP,
@@ -34,10 +35,20 @@ from tracekit.replay.overlapping import (
     wait_later,
 )
 from tracekit.replay.paths import NEVER
-from tracekit.replay.selection import MICRO, JobIndex, mark_windows, select_host_edges, select_ops
+from tracekit.replay.selection import (
+    MICRO,
+    JobIndex,
+    mark_windows,
+    select_host_edges,
+    select_host_transfers,
+    select_ops,
+)
 
 ASYNC_CALL_NS = 4 * MICRO
 """Host time of an asynchronous copy."""
+
+_HOST_COLLECTIVE = "^(?:gloo|mpi|ucc):"
+"""Rows in which a host thread carries out a collective."""
 
 MOST_NS = 10**15
 """Longest time that a change may make of an edge: sums of such times are numbers of 64 bits."""
@@ -77,8 +88,9 @@ def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> Touche
     host[index.host_edges] = True
     gone = np.minimum(np.maximum(before - weights.weight, 0), np.maximum(before, 0))
     ops = np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & altered
+    owners = edges.owner[ops]
     return Touched(
-        len(np.unique(edges.owner[ops])),
+        len(np.unique(owners[owners >= 0])) + int((owners < 0).sum()),
         int((altered & (edges.kind == SYNC_RETURN)).sum()),
         int(gone[altered & host].sum()),
         altered,
@@ -95,6 +107,8 @@ def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
     ops = np.empty(0, np.int64)
     if change.on == "range":
         ops = select_ops(index, change.where, "all")
+    elif change.on == "collective" and len(transfers := select_host_transfers(index, change.where)):
+        host, ops = transfers, select_ops(index, change.where, change.on)
     elif change.on != "host":
         ops = _pick_ops(index, change)
     rows = np.concatenate((host, _find_lengths(index, ops)))
@@ -187,6 +201,9 @@ def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
         ops = select_ops(index, change.where, "all")
         if not len(rows) and not len(ops):
             raise ChangeError(f"no range in this run matches {change.describe()}", index.suggest(change))
+    elif change.on == "collective" and len(transfers := select_host_transfers(index, change.where)):
+        _drop_host_collectives(index, weights, change, transfers)
+        return
     else:
         ops = _pick_ops(index, change)
     _drop_ops(index, weights, ops)
@@ -224,6 +241,37 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     _pass_waits_on(index, weights, gone, previous)
 
 
+def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange, transfers: Ints) -> None:
+    """Remove collectives of host threads: their rows, the waits for them, and with `host` the rows that issue them."""
+    edges, weight = index.job.edges, weights.weight
+    run = _number_runs(index, index.host_edges[index.match_within(_HOST_COLLECTIVE)[edges.owner[index.host_edges]]])
+    gone = np.zeros(int(run.max(initial=0)) + 1, np.bool_)
+    gone[run[edges.target[transfers]]] = True
+    gone[0] = False
+    rows = index.host_edges[gone[run[edges.target[index.host_edges]]]]
+    weight[rows] = 0
+    weight[transfers] = NEVER
+    is_begin, is_end = np.zeros(len(run), np.bool_), np.zeros(len(run), np.bool_)
+    is_begin[edges.source[rows]] = is_end[edges.target[rows]] = True
+    is_begin, is_end = is_begin & ~is_end, is_end & ~is_begin
+    weight[(edges.kind == ARRIVAL) & gone[run[np.minimum(edges.source + 1, len(run) - 1)]] & (edges.owner < 0)] = NEVER
+    issues = np.flatnonzero((edges.kind == HAND_OVER) & is_begin[edges.target])
+    weight[(edges.kind == HAND_OVER) & (is_begin[edges.target] | is_end[edges.source])] = NEVER
+    if change.host:
+        calls = index.host_edges[index.match_within(change.host)[edges.owner[index.host_edges]]]
+        run = _number_runs(index, calls)
+        runs = np.unique(run[edges.source[issues] + 1])
+        weight[calls[np.isin(run[edges.target[calls]], runs[runs > 0])]] = 0
+
+
+def _number_runs(index: JobIndex, rows: Ints) -> Ints:
+    """Number the runs of host edges that follow one another, from 1, by the instants that they lead to; 0 elsewhere."""
+    inside = np.zeros(len(index.job.time) + 1, np.bool_)
+    inside[index.job.edges.target[rows]] = True
+    starts = inside & ~np.append(False, inside[:-1])
+    return np.where(inside, np.cumsum(starts), 0)
+
+
 def _find_previous(index: JobIndex) -> Ints:
     """Find the op before each on its stream, as numbered in the job; -1 for none."""
     parts = [
@@ -259,15 +307,12 @@ def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints
 
 def _drop_host_rows(index: JobIndex, weights: Weights, change: RunChange, ops: Ints, within: Mask) -> None:
     """Remove the host time of the rows, of these paths, that launched nothing but these ops."""
-    job, edges = index.job, index.job.edges
+    edges = index.job.edges
     rows = index.host_edges[within[edges.owner[index.host_edges]]]
     if not len(rows):
         raise ChangeError("host: no row in this run has such a name", index.suggest_names(change.host or ""))
     # Segments of one row follow one another: number their runs, and remove those in which an op was launched.
-    inside = np.zeros(len(job.time) + 1, np.bool_)
-    inside[edges.target[rows]] = True
-    starts = inside[:-1] & ~np.append(False, inside[:-2])
-    run = np.where(inside[:-1], np.cumsum(starts), 0)
+    run = _number_runs(index, rows)
     gone = np.zeros(len(index.op_start), np.bool_)
     gone[ops] = True
     runs = np.unique(run[index.find_call_ends(ops)])

@@ -32,6 +32,28 @@ def equalise_work(index: JobIndex, weight: Ints, change: RunChange) -> None:
     # Work that is done nowhere else at this place: pauses, and code of this rank or step only.
     extra = work.may_go & left & (usual == NOWHERE_ELSE)
     weight[work.targets[extra]] = 0
+    if work.of_stages is not None:
+        _shorten_extra_work(work, weight, work.chosen & left & (usual == NOWHERE_ELSE))
+
+
+def _shorten_extra_work(work: _PlacedWork, weight: Ints, extra: Mask) -> None:
+    """Shorten CPU work that no other has, as far as the stage is longer with it than the median of the others.
+
+    Ops of one stage can differ between ranks that work equally long, as in a pipeline.
+    """
+    of_stages, rows = work.of_stages, work.on_cpu
+    is_extra = extra[rows]
+    if of_stages is None or not is_extra.any():
+        return
+    lengths = np.maximum(weight[of_stages.targets], 0)
+    total = of_stages.sum_parts(lengths)
+    parts = np.flatnonzero(of_stages.counted[of_stages.of_part])
+    of_part = of_stages.where[of_stages.of_part]
+    usual = _find_middle_values(of_part[parts], total[parts], int(of_stages.where.max(initial=-1)) + 1)
+    longer = of_stages.sum_parts(np.where(is_extra, lengths, 0))
+    factor = np.clip((np.maximum(usual, 0)[of_part] - (total - longer)) / np.maximum(longer, 1), 0, 1)
+    shorter = (lengths * factor[of_stages.part]).astype(np.int64)
+    weight[of_stages.targets[is_extra]] = shorter[is_extra]
 
 
 def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
@@ -57,13 +79,22 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     unit, other = (step, process) if of_steps else (process, step)
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
-    may_go = np.zeros(len(targets), np.bool_)
-    if change.on == "host" and only is not None:
-        holder = np.append(index.holder, -1)[edges.owner[targets]]
-        may_go = chosen & ~np.isin(holder, _DOES_WORK)
+    has_own = change.on == "host" and only is not None
+    works = np.zeros(len(targets), np.bool_)
+    if has_own:
+        works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
+    may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
-    where, _ = group_arrays([other, index.stage_at(process, at), name])
-    return _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
+    stage = index.stage_at(process, at)
+    where, _ = group_arrays([other, stage, name])
+    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
+    if has_own:
+        has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
+        work.on_cpu = rows = np.flatnonzero(works & ~has_device)
+        place, _ = group_arrays([other[rows], stage[rows]])
+        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int64), at[rows]
+        work.of_stages = _PlacedWork(*of_rows)
+    return work
 
 
 def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
@@ -76,7 +107,11 @@ class _PlacedWork:
     """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
     `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that tell the usual.
+    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage.
     """
+
+    on_cpu: Ints
+    of_stages: _PlacedWork | None = None
 
     def __init__(
         self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Ints, time: Ints
@@ -95,12 +130,16 @@ class _PlacedWork:
         distinct, self.place = np.unique(where * (int(ordinal.max(initial=0)) + 1) + ordinal, return_inverse=True)
         self.place_count = len(distinct)
 
+    def sum_parts(self, lengths: Ints) -> Ints:
+        """Sum lengths by unit and place."""
+        return np.bincount(self.part, weights=lengths, minlength=len(self.count)).astype(np.int64)
+
     def find_usual_lengths(self, lengths: Ints) -> Ints:
         """Find how long each op would take in the median of the counted units, `AS_IT_IS` or `NOWHERE_ELSE`.
 
         Where all do equally many, each takes as long as that at its place; otherwise all are scaled to the usual sum.
         """
-        total = np.bincount(self.part, weights=np.maximum(lengths, 0), minlength=len(self.count)).astype(np.int64)
+        total = self.sum_parts(np.maximum(lengths, 0))
         parts = np.flatnonzero(self.counted[self.of_part])
         of_part, place_count = self.where[self.of_part], int(self.where.max(initial=-1)) + 1
         usual_total = _find_middle_values(of_part[parts], total[parts], place_count)[self.where]

@@ -271,7 +271,6 @@ def _join_collectives(
     arrivals = latest[kept]
     arrival = (int(first[-1]) + number).astype(np.int32)
     waits = time[end[rows]] > arrivals[number]
-    end[rows[waits]] = _find_first_later(time, begin[rows[waits]], end[rows[waits]], arrivals[number[waits]])
     listed.add(begin[rows], arrival, 0, ARRIVAL, owner_op[rows])
     of = rows[waits]
     listed.add(arrival[waits], end[of], time[end[of]] - arrivals[number[waits]], TRANSFER, owner_op[of])
@@ -288,20 +287,6 @@ def _join_collectives(
     )
     alone = _add_lone_collectives(processes, first, first_op, owner_op[rows[on_device]], listed)
     return meeting, arrivals, alone
-
-
-def _find_first_later(time: Ints, begin: Ints, end: Ints, arrival: Ints) -> Ints:
-    """Find the first instant after each `begin`, up to `end`, that is later than the arrival: where the wait ends.
-
-    Instants of one thread follow one another; rows in a collective divide it.
-    """
-    low, high = begin + 1, end.copy()
-    while (low < high).any():
-        middle = (low + high) // 2
-        is_later = time[middle] > arrival
-        high = np.where(is_later, middle, high)
-        low = np.where(is_later, low, np.minimum(middle + 1, high))
-    return high
 
 
 def _take_instants(processes: Sequence[ProcessGraph], name: str) -> Ints:

@@ -45,7 +45,8 @@ ISSUE_NS = 100_000
 class Meetings:
     """Collectives of a process: `rows` of the table `collectives`, and the instants between which each takes place.
 
-    `op` is the first device op of each, -1 on the host. Where `begin` is -1 the instants are unknown.
+    `op` is the first device op of each, -1 on the host. There, the instants bound the exchange between ranks, without the copies
+    before and after it. Where `begin` is -1 the instants are unknown.
     """
 
     rows: Columns
@@ -163,6 +164,7 @@ def _list_meetings(trace: Trace, threads: HostThreads, ops: DeviceOps, first: in
     begin[known] = threads.find_instants(thread[known], start[known])
     end[known] = threads.find_instants(thread[known], start[known] + dur[known])
     _add_issues(trace, threads, listed, begin, edges)
+    _narrow_to_exchange(threads, group_arrays([rows["op"]])[0], begin, end)
     return Meetings(rows, begin, end, op)
 
 
@@ -191,6 +193,32 @@ def _find_threads_of_ranges(trace: Trace, start: Ints, dur: Ints) -> Ints:
     thread[number[:rows][::-1]] = trace.numbers("host_ops", "thread")[::-1]
     found: Ints = thread[number[rows:]]
     return found
+
+
+def _narrow_to_exchange(threads: HostThreads, op: Ints, begin: Numbers, end: Numbers) -> None:
+    """Narrow host collectives that contain other rows (the copies of gloo) to the stretch in which ranks exchange data.
+
+    Of collectives of one op with equally many instants, it is the stretch between inner rows that is longest in total.
+    """
+    pieces = np.where(begin >= 0, end - begin, 0).astype(np.int64)
+    several = np.flatnonzero(pieces > 1)
+    if not len(several):
+        return
+    length = pieces[several]
+    row = np.repeat(np.arange(len(several)), length)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length)
+    instant = begin[several][row] + place
+    own = threads.path[instant] == threads.path[begin[several]][row]
+    spent = np.where(own, threads.time[instant + 1] - threads.time[instant], 0)
+    kind, _ = group_arrays([op[several], pieces[several]])
+    key, of_key = np.unique(np.stack((kind[row], place), 1), axis=0, return_inverse=True)
+    total = np.bincount(of_key.reshape(-1), weights=spent)
+    order = np.lexsort((total, key[:, 0]))
+    last = order[np.append(np.diff(key[order, 0]) != 0, [True])]
+    chosen = np.zeros(int(kind.max()) + 1, np.int64)
+    chosen[key[last, 0]] = key[last, 1]
+    begin[several] += chosen[kind].astype(np.int32)
+    end[several] = begin[several] + 1
 
 
 def _add_issues(trace: Trace, threads: HostThreads, listed: Collectives, begin: Numbers, edges: EdgeList) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
+from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.units import format_ranges
@@ -18,7 +19,17 @@ from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.process.steps.engine_batches import parse_engine_batch
 from tracekit.replay.changes import RunChange, Selection
-from tracekit.replay.edges import DEVICE_KINDS, HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers, split_rows
+from tracekit.replay.edges import (
+    DEVICE_KINDS,
+    HOST_KINDS,
+    SYNC_RETURN,
+    TRANSFER,
+    Edges,
+    Ints,
+    Mask,
+    Numbers,
+    split_rows,
+)
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
 
@@ -417,6 +428,70 @@ def _list_selected_ops(index: JobIndex, where: Selection, on: str) -> Ints:
     if on in ("device", "collective"):
         chosen &= index.is_collective == (on == "collective")
     return np.flatnonzero(chosen)
+
+
+def select_host_transfers(index: JobIndex, where: Selection) -> Ints:
+    """Select the edges that are the transfers of collectives that host threads carry out."""
+    if where.work or where.longer_than_us:
+        return np.empty(0, np.int64)
+    job, edges = index.job, index.job.edges
+    rows = np.flatnonzero((edges.kind == TRANSFER) & (edges.owner < 0))
+    met = index.recall("host collectives", lambda: _index_host_meetings(job))
+    place = np.full(len(job.time), -1, np.int64)
+    place[met.end] = np.arange(len(met.end))
+    place = place[edges.target[rows]]
+    rows, place = rows[place >= 0], place[place >= 0]
+    process, path = index.edge_process[rows], met.path[place]
+    chosen = mark_windows(index, where, process, job.time[met.begin[place]])
+    for pattern, texts in ((where.op, met.op), (where.group, met.group)):
+        if pattern:
+            compiled = re.compile(pattern)
+            matches = {text: compiled.search(text) is not None for text in set(texts.tolist())}
+            chosen &= np.array([matches[text] for text in texts[place].tolist()], np.bool_)
+    if where.by:
+        chosen &= index.match_within(where.by)[path]
+    if where.row:
+        chosen &= index.match_paths(where.row)[path]
+    if where.smaller_bytes:
+        chosen &= met.message_bytes[place] < where.smaller_bytes
+    return rows[chosen]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _HostCollectives:
+    """Collectives of host threads: the instants and the path of each, its op and group ("": none), and the bytes of its message."""
+
+    begin: Ints
+    end: Ints
+    path: Ints
+    op: npt.NDArray[np.object_]
+    group: npt.NDArray[np.object_]
+    message_bytes: npt.NDArray[np.float64]
+
+
+def _index_host_meetings(job: JobGraph) -> _HostCollectives:
+    """Index the collectives of host threads over all processes."""
+    parts: list[tuple[npt.NDArray[Any], ...]] = []
+    for number, graph in enumerate(job.processes):
+        meetings = graph.meetings
+        mine = np.flatnonzero((meetings.op < 0) & (meetings.begin >= 0) & (meetings.begin < graph.host_count))
+        if not len(mine):
+            continue
+        begin, end = (column[mine] + job.first[number] for column in (meetings.begin, meetings.end))
+        path = _shift(graph.path[meetings.begin[mine]], int(job.first_path[number]))
+        texts = []
+        for name in ("op", "group"):
+            column = meetings.rows[name]
+            listed = look_up_names(column, mine) if isinstance(column, Coded) else np.asarray(column, object)[mine]
+            texts.append(np.array(["" if text is None else text for text in listed], object))
+        size, recorded = np.full(len(mine), np.inf), meetings.rows["size_bytes"]
+        if isinstance(recorded, Nullable):
+            size = np.where(recorded.missing[mine], np.inf, recorded.values[mine])
+        parts.append((begin, end, path, *texts, size))
+    if not parts:
+        none, text = np.empty(0, np.int64), np.empty(0, object)
+        return _HostCollectives(none, none, none, text, text, np.empty(0))
+    return _HostCollectives(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -> Mask:

@@ -688,12 +688,16 @@ def host_collective(folder):
 
 
 @rule_case(
-    "a wait in a collective ends at the row inside it that follows the last arrival", (255, 260),
-    replaced(job_graph, "_find_first_later", lambda time, begin, end, arrival: end),
+    "ranks wait for each other before gloo copies what it gathered", (255, 260),
+    replaced(process_graph, "_narrow_to_exchange", nobody),
 )  # fmt: skip
-def divided_host_collective(folder):
-    """The same; a copy inside the reduction begins at 420, 5 µs after the last rank has come: 220 after the change."""
-    ranks = [[*gloo_rank(us, 455), op("aten::copy_", 420, 10, tid=RUNLOOP)] for us in (100, 400)]
+def host_collective_with_copies(folder):
+    """Views of 5 µs before the exchange and copies of 10 µs after it, on both ranks."""
+    ranks = []
+    for compute_us in (100, 400):
+        begin = compute_us + 15
+        inside = [aten("aten::view", begin + 3, 5, tid=RUNLOOP), aten("aten::copy_", 440, 10, tid=RUNLOOP)]
+        ranks.append([*gloo_rank(compute_us, 455), *inside])
     job = replay_rows(folder, *ranks)
     after = job.after({"do": "scale", "on": "host", "rank": 1, "row": "^compute$", "factor": 0.5})
     return after.host(455, 0, thread=1), after.host(460, 0)

@@ -451,9 +451,16 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
         round(gain),
         ratio,
         tuple(caveats),
-        changes=(write_change("set", "collective", smaller_bytes=limit["small_bytes"], to_us=0),),
+        changes=(_write_merging_change(limit["small_bytes"], on_host=not has_exposed.any()),),
     )
     return SmallCollectives(small, finding, None)
+
+
+def _write_merging_change(small_bytes: float, *, on_host: bool) -> str:
+    """Write the change that merges small collectives: their transfers take no time, nor do calls that wait for each on a host."""
+    if on_host:
+        return write_change("remove", "collective", op=".", smaller_bytes=small_bytes, host="^c10d::")
+    return write_change("set", "collective", smaller_bytes=small_bytes, to_us=0)
 
 
 def _list_communication_metrics(measured: Measurements) -> Iterator[Metric]:

@@ -321,8 +321,13 @@ def _report_rank_imbalance(
         round(gain),
         share,
         (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),
-        changes=(write_change("equalise", "device" if measured.row_count("gpu_time") else "host"),),
+        changes=tuple(write_change("equalise", on) for on in _list_workers(measured)),
     )
+
+
+def _list_workers(measured: Measurements) -> tuple[str, ...]:
+    """List where the ranks work: on the device, or on the host where no device was recorded."""
+    return ("device",) if measured.row_count("gpu_time") else ("host",)
 
 
 def _caveat_unrecorded_ranks(measured: Measurements, rank_group: RankGroup) -> tuple[str, ...]:

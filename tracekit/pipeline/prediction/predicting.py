@@ -115,12 +115,17 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
 def plan_findings(job: JobGraph, steps: JobSteps, findings: Sequence[Finding]) -> tuple[Plan, list[Finding]]:
     """Plan the fixes of findings: (the plan, the finding of each of its fixes).
 
-    Of fixes that save nearly the same, the plan prefers those that name a reason.
+    Of fixes that save nearly the same, the plan prefers those that name a reason, and of the others those that name ranks.
     """
-    order = sorted(range(len(findings)), key=lambda place: findings[place].rule in LATE_RULES)
+    order = sorted(range(len(findings)), key=lambda place: _count_missing_reasons(findings[place].rule))
     plan = plan_fixes(job, steps, list(_make_fixes(findings[place] for place in order)))
     refused = tuple((order[place], problem) for place, problem in plan.refused)
     return replace(plan, refused=refused), [findings[order[fix.place]] for fix in plan.fixes]
+
+
+def _count_missing_reasons(rule: str) -> int:
+    """Count what the findings of a rule do not name: a reason, and the ranks or steps that have it."""
+    return (rule in LATE_RULES) + (rule in SYMPTOM_RULES)
 
 
 def _make_fixes(findings: Iterable[Finding]) -> Iterator[Fix]:
