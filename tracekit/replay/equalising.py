@@ -106,7 +106,7 @@ def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
 class _PlacedWork:
     """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
-    `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that tell the usual.
+    `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
     `on_cpu` are the rows that work without a device, and `of_stages` the same by stage.
     """
 

@@ -177,7 +177,7 @@ def _measure_planned_share(replay: RunReplay) -> float:
 def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]], saved: float) -> list[int]:
     """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
 
-    Symptoms count by what the plan, which saves this share, leaves of their cost.
+    Symptoms count with their cost less the share that the plan saves.
     """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
