@@ -62,7 +62,7 @@ def predict_savings(
         plans.append([id(finding) for finding, _ in plan.savings])
         replays.append(plan.replay)
     latest = {id(finding): graded.get(id(finding), finding) for finding in findings if id(finding) not in covered}
-    saved = max((_measure_planned_share(replay) for replay in replays), default=0.0)
+    saved = _measure_explained_share(findings, replays)
     ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans, saved), 1)}
     ranked = {key: replace(finding, rank=ranks[key]) for key, finding in latest.items()}
     return PredictedSections(tuple(_replace_findings(s, ranked, covered) for s in sections), tuple(replays))
@@ -167,11 +167,12 @@ def _list_covered_symptoms(findings: Sequence[Finding], plan: _RunPlan) -> Itera
             yield finding
 
 
-def _measure_planned_share(replay: RunReplay) -> float:
-    """Measure the share of the step that the plan saves."""
-    if replay.step_ns is None or not replay.recorded_ns:
-        return 0.0
-    return 1 - replay.step_ns / replay.recorded_ns
+def _measure_explained_share(findings: Sequence[Finding], replays: Sequence[RunReplay]) -> float:
+    """Measure the share of the step that the plan saves; without a plan, that of all findings but symptoms."""
+    planned = [replay for replay in replays if replay.step_ns is not None and replay.recorded_ns]
+    if planned:
+        return max(1 - (replay.step_ns or 0.0) / replay.recorded_ns for replay in planned)
+    return sum(finding.cost_ratio or 0.0 for finding in findings if finding.rule not in SYMPTOM_RULES)
 
 
 def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]], saved: float) -> list[int]:
