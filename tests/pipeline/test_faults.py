@@ -124,7 +124,8 @@ def check_sections(report, good, id_):
     before = {section.id: section for section in good.sections}
     changed = set()
     for section in report.sections:
-        if section.id == "rules" or drop_predictions(section) == drop_predictions(before[section.id]):
+        was = before.get(section.id)
+        if section.id == "rules" or (was and drop_predictions(section) == drop_predictions(was)):
             continue
         changed.add(section.id)
         told = section.reason if section.status == "failed" else " ".join(section.caveats)

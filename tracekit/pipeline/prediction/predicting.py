@@ -101,8 +101,11 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
         measure_residual_ratio(graph.job, ledger),
         describe_largest_residual(graph.job, ledger),
     )
-    if answer.refusal:
-        return _RunPlan(replace(replay, refusal=answer.refusal), [], [])
+    refusal = answer.refusal
+    if graph.damaged:
+        refusal = f"{graph.damaged[0]} is incomplete, and with it the dependencies that it recorded"
+    if refusal:
+        return _RunPlan(replace(replay, refusal=refusal), [], [])
     changing = [finding for finding in findings if finding.changes]
     plan, planned = plan_findings(graph.job, graph.steps, changing)
     savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]

@@ -9,6 +9,7 @@ from functools import partial
 
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import show_progress_line
+from tracekit.job.frames import find_damaged_sources
 from tracekit.job.steps.steady_steps import Steps, list_left_out_steps
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.graph_columns import GraphKey, get_graph_key
@@ -29,11 +30,15 @@ _MEASURE_AGAIN = "name the profile itself, or save its measurements again with -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunGraph:
-    """The graph of one run, and its counted steps: the whole recording of each process where no step counts."""
+    """The graph of one run, and its counted steps: the whole recording of each process where no step counts.
+
+    `damaged` names its damaged files: lost rows are lost dependencies.
+    """
 
     run: str | None
     job: JobGraph
     steps: JobSteps
+    damaged: tuple[str, ...] = ()
 
 
 def add_missing_graphs(measured: Measurements, files: Sequence[Source], options: Options) -> Measurements:
@@ -73,11 +78,12 @@ def join_runs(measured: Measurements) -> list[RunGraph]:
     by_run: dict[str | None, list[Source]] = {}
     for source in _list_timed_sources(measured):
         by_run.setdefault(source.run, []).append(source)
-    joined = []
+    joined, damaged = [], find_damaged_sources(measured)
     for run, sources in by_run.items():
         if all(get_graph_key(source) in known for source in sources):
             graph = _join_run(run, _iterate_graphs(sources, known), left_out, chosen)
-            joined += [graph] if graph.job.processes else []
+            lost = tuple(source.name for source in sources if source.name in damaged)
+            joined += [replace(graph, damaged=lost)] if graph.job.processes else []
     return joined
 
 
