@@ -137,8 +137,8 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     recorded = answer_what_if(replay.job, replay.steps)
     changing = [finding for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
-    if recorded.refusal:
-        changing, unplanned = [], [recorded.refusal]
+    if refusal := replay.graph.refusal or recorded.refusal:
+        changing, unplanned = [], [f"nothing is predicted: {refusal}" if replay.graph.refusal else refusal]
     plan, _ = plan_findings(replay.job, replay.steps, changing)
     unplanned += [f"not predicted: {changing[place].rule}: {problem}" for place, problem in plan.refused]
     report = build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts, replay.cautions)

@@ -145,7 +145,7 @@ VERBS: Mapping[str, VerbRecord] = {
 }
 
 ACROSS = ("rank", "step")
-"""What `equalise` compares: ranks, or the steps of a rank."""
+"""Units that `equalise` compares: ranks, or the steps of a rank."""
 
 _TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host", "across")
 _SETS = ("rank", "step", "nth")

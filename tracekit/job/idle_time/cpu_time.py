@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,14 +46,6 @@ def add_time_outside_stages(totals: Frame, inside: Frame, keys: Sequence[str]) -
     parts = (scaled.with_columns(time_ns=scaled_ns), outside)
     both = concat([part.select(*keys, "canonical", "time_ns") for part in parts])
     return both.filter(both["time_ns"] > 0)
-
-
-@derive_once
-def count_cpu_time_steps(measured: Measurements) -> dict[tuple[object, object], int]:
-    """Count the steps of single processes in which the time of each run and role was measured; else the captures."""
-    steps = _select_whole_windows(list_undamaged_rows(measured, "cpu_time"))
-    processes = steps.distinct("run", "role", "source", "pid", "step")
-    return dict(Counter(zip(processes.values("run"), processes.values("role"), strict=True)))
 
 
 def _select_whole_windows(rows: Frame) -> Frame:

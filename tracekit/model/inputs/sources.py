@@ -109,7 +109,7 @@ ON_REQUEST = frozenset({"flows", "python_calls", "cpu_samples", "thread_states"}
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What to read from a source; a light question reads little.
+    """Parts to read from a source; a light question reads little.
 
     `tables=None` means all cheap tables (everything but `ON_REQUEST`); `args=None` means every key. `columns` are the
     nullable columns needed (None: all): a reader may leave the others <NA> and drop arguments that columns were made from.

@@ -101,9 +101,7 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
         measure_residual_ratio(graph.job, ledger),
         describe_largest_residual(graph.job, ledger),
     )
-    refusal = answer.refusal
-    if graph.damaged:
-        refusal = f"{graph.damaged[0]} is incomplete, and with it the dependencies that it recorded"
+    refusal = graph.refusal or answer.refusal
     if refusal:
         return _RunPlan(replace(replay, refusal=refusal), [], [])
     changing = [finding for finding in findings if finding.changes]

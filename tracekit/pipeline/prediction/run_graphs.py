@@ -40,6 +40,13 @@ class RunGraph:
     steps: JobSteps
     damaged: tuple[str, ...] = ()
 
+    @property
+    def refusal(self) -> str:
+        """Reason why no fix is predicted from these files; empty if they are whole."""
+        if not self.damaged:
+            return ""
+        return f"{self.damaged[0]} is incomplete, and with it the dependencies that it recorded"
+
 
 def add_missing_graphs(measured: Measurements, files: Sequence[Source], options: Options) -> Measurements:
     """Read again the traces whose measurements have no graph, and add their graphs.
