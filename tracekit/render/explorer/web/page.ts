@@ -43,7 +43,6 @@ assignStages(
     .map((range) => data.names[range.name]),
 );
 for (const id of ["tools", "strip", "more"]) find(id).hidden = false;
-find("plain").hidden = true;
 
 const hasDevices = head.rows.some((row) => row.kind === "device");
 const noun = hasDevices ? "kernel" : "operator";
@@ -89,7 +88,7 @@ function describeNumbers(numbers: Set<number>): string {
 }
 function describeScope(): string {
   const scope = getScope();
-  const rows = onlyRow !== null ? data.nameRow(onlyRow) : state.rows.length > 1 ? `all ${formatCount(state.rows.length)} ${hasDevices ? "GPUs" : "threads"}` : data.nameRow(state.rows[0]);
+  const rows = onlyRow !== null ? data.nameRow(onlyRow) : state.rows.length > 1 ? `${formatCount(state.rows.length)} ${hasDevices ? "GPUs" : "threads"}` : data.nameRow(state.rows[0]);
   if (scope.kind === "all") return `whole recording · ${rows}`;
   if (scope.kind === "steps") return `${describeNumbers(scope.numbers)} · ${rows}`;
   if (scope.kind === "window") return `${formatTime(scope.t1 - scope.t0, 4)} selected · ${rows}`;

@@ -389,8 +389,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const near = exact || list.length < 4000;
     if (!gaps || !near || head.floor) drawIdleBins(g, place);
     if (!gaps || !near) return;
-    for (let i = findGap(row, state.t); i < list.length && gaps.start[list[i]] < state.e; i++) {
-      if (i < 0) continue;
+    for (let i = Math.max(0, findGap(row, state.t)); i < list.length && gaps.start[list[i]] < state.e; i++) {
       const gap = list[i];
       let at = gaps.start[gap];
       if (gaps.length[gap] < getScale() * 0.15) continue;
