@@ -288,18 +288,18 @@ export function formatTime(ns: number, digits = 3): string {
   const size = Math.abs(ns);
   const [unit, scale] = size >= 1e9 ? ["s", 1e9] : size >= 1e6 ? ["ms", 1e6] : size >= 1e3 ? ["µs", 1e3] : ["ns", 1];
   const value = ns / scale;
-  return `${digits <= 3 && Math.abs(value) >= 100 ? group(Math.round(value)) : Number(value.toPrecision(digits))} ${unit}`;
+  return `${digits <= 3 && Math.abs(value) >= 100 ? group(Math.round(value)) : Number(value.toPrecision(digits))}\u00a0${unit}`;
 }
 
 export function formatBytes(bytes: number): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let i = 0;
   for (; Math.abs(bytes) >= 1024 && i < 4; i++) bytes /= 1024;
-  return `${Number(bytes.toPrecision(4))} ${units[i]}`;
+  return `${Number(bytes.toPrecision(4))}\u00a0${units[i]}`;
 }
 
 export function formatShare(share: number): string {
-  return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
+  return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
 }
 
 /** Everything that was decoded so far. */

@@ -42,6 +42,8 @@ assignStages(
     .sort((a, b) => a.start - b.start)
     .map((range) => data.names[range.name]),
 );
+const answer = document.querySelector("h1")!;
+answer.textContent = answer.textContent!.replace(/(\d) (?=%|[mµn]?s\b)/g, "$1\u00a0");
 for (const id of ["tools", "strip", "more"]) find(id).hidden = false;
 
 const hasDevices = head.rows.some((row) => row.kind === "device");
@@ -498,7 +500,7 @@ function makeKernelTab(): (HTMLElement | string)[] {
   let most = 0;
   for (let sum = 0; most < byName.length && sum < 0.9 * all; most++) sum += byName[most].ns;
   const [first] = byName;
-  const answer = first ? `${nameWork(first.name)} takes ${formatShare(first.ns / all)} of the ${hasDevices ? "device" : "operator"} time; ${most} of ${byName.length} ${noun}s take 90 %.` : `No ${noun} ran in the selection.`;
+  const answer = first ? `${nameWork(first.name)} takes ${formatShare(first.ns / all)} of the ${hasDevices ? "device" : "operator"} time; ${most} of ${byName.length} ${noun}s take 90\u00a0%.` : `No ${noun} ran in the selection.`;
   const kinds = new Map(counts.work.map((w) => [nameWork(w.name), w.kind]));
   const color = (node: Node): string => (node.depth === 1 ? getStageColor(node.name) : node.children.size ? getCallColor(node.name) : soften(getKindColor(kinds.get(node.name) ?? 0), isDark() ? 0.55 : 0.42));
   const paths = counts.work.map((w): [string[], number] => [[data.nameStage(w.stage), ...data.describePath(w.path), nameWork(w.name)], w.ns]);
@@ -506,7 +508,7 @@ function makeKernelTab(): (HTMLElement | string)[] {
   const columns: Column<Work>[] = [
     nameColumn,
     { title: "stage", get: (w) => data.nameStage(w.stage), chip: (w) => getStageColor(data.nameStage(w.stage)) },
-    { title: "launched by", get: (w) => data.describePath(w.path).at(-1) ?? "–", full: (w) => data.describePath(w.path).join(" › ") },
+    { title: "launched by", get: (w) => data.describePath(w.path).at(-1) ?? "–" },
     ...makeWorkColumns(),
     { title: "mean", get: (w) => w.ns / w.count, show: (v) => formatTime(v) },
   ];
@@ -521,7 +523,7 @@ function makeKernelTab(): (HTMLElement | string)[] {
         if (!node.children.size) search(node.name);
       },
     }),
-    makeTable(columns, groupWork(counts.work, (w) => `${w.name},${w.stage},${w.path}`), { name: `All ${noun}s`, by: 3, limit: 15, csv: true, pick: (w) => search(nameWork(w.name)) }),
+    makeTable(columns, groupWork(counts.work, (w) => `${w.name},${w.stage},${data.describePath(w.path).at(-1)}`), { name: `All ${noun}s`, by: 3, limit: 15, csv: true, pick: (w) => search(nameWork(w.name)) }),
   ];
 }
 

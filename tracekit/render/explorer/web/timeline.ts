@@ -213,15 +213,28 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     return null;
   }
 
-  /** Mean of a plane of bins over a part of time. */
-  function averageBins(base: number, t0: number, t1: number): number {
-    const first = Math.max(0, Math.floor(t0 / head.width));
-    const end = Math.min(head.bins, Math.max(first + 1, Math.floor(t1 / head.width)));
-    let sum = 0;
-    for (let k = first; k < end; k++) sum += data.bins[base + k];
-    return end > first ? sum / (255 * (end - first)) : 0;
-  }
   const getPlane = (row: number, plane: number): number => (row * PLANES + plane) * head.bins;
+  const totals = new Map<number, Uint32Array>();
+  /** Running totals of a plane of bins. */
+  function addBins(row: number, plane: number): Uint32Array {
+    const base = getPlane(row, plane);
+    let total = totals.get(base);
+    if (!total) {
+      total = new Uint32Array(head.bins + 1);
+      for (let k = 0; k < head.bins; k++) total[k + 1] = total[k] + data.bins[base + k];
+      totals.set(base, total);
+    }
+    return total;
+  }
+  /** Calls back with the mean of a plane of bins in each pixel that has time of the recording. */
+  function averageBins(total: Uint32Array, pixels: number, start: number, scale: number, visit: (x: number, share: number) => void): void {
+    for (let x = Math.max(0, Math.ceil(-start / scale - 1)); x < pixels; x++) {
+      const first = Math.max(0, Math.floor((start + x * scale) / head.width));
+      if (first >= head.bins) break;
+      const end = Math.min(head.bins, Math.max(first + 1, Math.floor((start + (x + 1) * scale) / head.width)));
+      visit(x, (total[end] - total[first]) / (255 * (end - first)));
+    }
+  }
 
   let buffer = new Float32Array(0);
   /** Shares of compute, communication and copies in each pixel of a thin row. */
@@ -232,11 +245,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const scale = (state.e - state.t) / pixels;
     if (cells) for (const cell of cells) spreadBoxes(cell.data!, pixels, scale);
     else
-      for (let x = 0; x < pixels; x++) {
-        const t = state.t + x * scale;
-        if (t + scale <= 0 || t >= head.span) continue;
-        for (let plane = 0; plane < 3; plane++) buffer[plane * pixels + x] = averageBins(getPlane(row, plane), t, t + scale);
-      }
+      for (let plane = 0; plane < 3; plane++)
+        averageBins(addBins(row, plane), pixels, state.t, scale, (x, share) => {
+          buffer[plane * pixels + x] = share;
+        });
     for (let x = 0; x < pixels; x++) {
       const compute = Math.min(1, buffer[x]);
       const comm = Math.min(1 - compute, buffer[pixels + x]);
@@ -276,15 +288,18 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       [image.width, image.height] = [pixels, rows.length];
       const context = image.getContext("2d")!;
       const picture = context.createImageData(pixels, rows.length);
+      const words = new Uint32Array(picture.data.buffer);
       const colors = [0, 1, 2].map((kind) => splitColor(getKindColor(kind)));
       const ground = splitColor(ink.lane);
       rows.forEach((row, i) => {
         const shares = measureShares(row, pixels);
-        for (let x = 0, at = i * pixels * 4; x < pixels; x++, at += 4) {
-          const [a, b, c] = [shares[x], shares[pixels + x], shares[2 * pixels + x]];
-          const idle = 1 - a - b - c;
-          for (let k = 0; k < 3; k++) picture.data[at + k] = colors[0][k] * a + colors[1][k] * b + colors[2][k] * c + ground[k] * idle;
-          picture.data[at + 3] = 255;
+        for (let x = 0; x < pixels; x++) {
+          const a = shares[x];
+          const b = shares[pixels + x];
+          const c = shares[2 * pixels + x];
+          let word = 255;
+          for (let k = 2; k >= 0; k--) word = (word << 8) | (ground[k] + (colors[0][k] - ground[k]) * a + (colors[1][k] - ground[k]) * b + (colors[2][k] - ground[k]) * c);
+          words[i * pixels + x] = word;
         }
       });
       context.putImageData(picture, 0, 0);
@@ -346,16 +361,11 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     }
   }
   function drawBins(g: CanvasRenderingContext2D, { row, y, h, part }: Place): void {
-    const scale = getScale();
-    const base = getPlane(row, part === 1 ? 3 : part);
     g.fillStyle = getKindColor(part);
     dim(g, false);
-    for (let x = 0; x < width - gutter; x++) {
-      const t = state.t + x * scale;
-      if (t + scale <= 0 || t >= head.span) continue;
-      const share = averageBins(base, t, t + scale);
+    averageBins(addBins(row, part === 1 ? 3 : part), width - gutter, state.t, getScale(), (x, share) => {
       if (share > 0.004) g.fillRect(gutter + x, y + h * (1 - share), 1, h * share);
-    }
+    });
   }
 
   /** Idle time by bin: for the gaps that are not in the page, and until the others are decoded. */
@@ -511,7 +521,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
   function nameLane({ lane, part, row }: Place): string {
     if (lane === "kind") return ["compute", "comm", "copies"][part];
-    if (lane === "host") return head.threads?.[head.rows[row].process]?.[part] ?? `thread ${part + 1}`;
+    if (lane === "host") return head.threads?.[head.rows[row].process]?.[part]?.replace(/^thread /, "") ?? `thread ${part + 1}`;
     return { stage: "stages", part: "", idle: "idle, why", critical: "critical path", curve: "memory", thin: "" }[lane];
   }
   function drawLanes(g: CanvasRenderingContext2D, row: number, list: Place[]): void {
@@ -750,14 +760,14 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function drawOverview(): void {
     const { g, width: w, height: h } = prepareCanvas(overview, 28);
     const scale = head.span / Math.max(1, w - gutter);
-    for (let x = 0; x < w - gutter; x++) {
-      let y = h;
-      for (let plane = 0; plane < 3; plane++) {
-        const part = averageBins(getPlane(state.focus, plane), x * scale, (x + 1) * scale) * (h - 2);
-        g.fillStyle = getKindColor(plane);
-        g.fillRect(gutter + x, y - part, 1, part);
-        y -= part;
-      }
+    const heights = new Float64Array(w);
+    for (let plane = 0; plane < 3; plane++) {
+      g.fillStyle = getKindColor(plane);
+      averageBins(addBins(state.focus, plane), w - gutter, 0, scale, (x, share) => {
+        const part = share * (h - 2);
+        heights[x] += part;
+        g.fillRect(gutter + x, h - heights[x], 1, part);
+      });
     }
     g.fillStyle = ink.quiet;
     writeText(g, "whole run", 2, h / 2, gutter);
@@ -776,13 +786,15 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   // What is under the pointer
   function describeGap(gap: number): string {
     const gaps = data.gaps!;
-    const parts: string[] = [];
-    for (let k = gaps.first[gap]; k < gaps.first[gap + 1]; k++) {
-      const path = data.describePath(gaps.path[k]);
-      const length = gaps.first[gap + 1] - gaps.first[gap] > 1 ? `${formatTime(gaps.segment[k])} ` : "";
-      parts.push(`${length}${head.causes[gaps.cause[k]][1]}${path.length ? `: ${path.slice(-4).join(" › ")}` : ""}`);
-    }
-    if (parts.length > 3) parts.splice(3, parts.length, `${parts.length - 3} more causes`);
+    const segments = Array.from({ length: gaps.first[gap + 1] - gaps.first[gap] }, (_, i) => gaps.first[gap] + i);
+    const parts = segments
+      .sort((a, b) => gaps.segment[b] - gaps.segment[a])
+      .slice(0, 3)
+      .map((k) => {
+        const path = data.describePath(gaps.path[k]).slice(-4).join(" › ");
+        return `${segments.length > 1 ? `${formatTime(gaps.segment[k])} ` : ""}${head.causes[gaps.cause[k]][1]}${path && `: ${path}`}`;
+      });
+    if (segments.length > 3) parts.push(`${segments.length - 3} shorter parts`);
     const name = (i: number): string => (i < 0 ? "–" : data.short[i]);
     return `idle ${formatTime(gaps.length[gap], 4)} · ${parts.join("; ")} · after ${name(gaps.before[gap])}, before ${name(gaps.after[gap])}`;
   }
