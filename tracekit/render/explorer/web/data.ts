@@ -476,7 +476,7 @@ export class Data {
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
     const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run);
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
-    if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · thread ${it.thread}` : ""}`;
+    if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;
   }
 

@@ -116,7 +116,9 @@ function openIssue(finding: number, pin = 0): void {
 function describeSaving({ saving }: Finding): string {
   if (!saving) return "";
   const alone = saving.alone > 0 ? `saves ${formatTime(saving.alone)} of the step alone` : "saves nothing alone";
-  return saving.behind !== null ? `Predicted: ${alone}; little more once #${saving.behind} is fixed.` : `Predicted: ${alone}; ${formatTime(saving.before)} → ${formatTime(saving.step)} after the fixes above.`;
+  if (saving.behind !== null) return `Predicted: ${alone}; little more once #${saving.behind} is fixed.`;
+  const steps = `${formatTime(saving.before)} → ${formatTime(saving.step)}`;
+  return saving.before === head.plan?.recorded ? `Predicted: a step of ${steps}.` : `Predicted: ${alone}; ${steps} after the fixes above.`;
 }
 function makeIssue(finding: Finding, i: number): HTMLLIElement {
   const item = make("li");
@@ -302,7 +304,7 @@ function drawLegend(): void {
   const kinds = hasDevices ? ["compute", "communication", "copies"] : ["operators", "communication"];
   find("legend").replaceChildren(
     ...kinds.map((name, kind) => makeKey(name, getKindColor(kind))),
-    make("span", "quiet", "idle:"),
+    ...(causes.length ? [make("span", "quiet", "idle:")] : []),
     ...causes.map((cause) => makeKey(head.causes[cause][1], getCauseColor(head.causes[cause][0]), head.causes[cause][2])),
   );
 }
@@ -446,12 +448,13 @@ function makeTimeTab(): (HTMLElement | string)[] {
   const total = idle ?? named;
   const [top] = [...byCause].sort((a, b) => b[1] - a[1]);
   const subject = hasDevices ? "GPUs are" : "The threads are";
-  const answer = top ? `${subject} idle ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap was found.";
+  const answer = top ? `${subject} idle ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap is recorded here.";
   const [dropped, droppedNs] = head.dropped_gaps;
   const rest = total - named > 0.005 * total ? ` ${formatShare(named / total)} of the idle time is in these gaps.` : "";
   const note = (dropped ? `Without ${formatCount(dropped)} gaps of at most ${formatTime(head.floor)} (${formatTime(droppedNs)} in total).` : "All gaps, by the call of the launching thread.") + rest;
   const causeKeys = new Map(head.causes.map(([key, title]) => [`‹${title}›`, key]));
   const color = ({ name }: Node): string | undefined => (causeKeys.has(name) ? getCauseColor(causeKeys.get(name)!) : isStage(name) ? getStageColor(name) : undefined);
+  if (!gaps.length) return [make("p", "answer", answer), makeStageTable()];
   const two = make("div", "two");
   two.append(makeGapTable(gaps), makeStageTable());
   return [make("p", "answer", answer), makeFlame(buildTree(paths, "idle"), { title: hasDevices ? "GPU idle time by host call" : "Idle time by host call", note, format: formatTime, color }), two];
@@ -857,7 +860,7 @@ function connectPage(): void {
       event.preventDefault();
       find("find").focus();
     } else if (event.key === "?") showKeys();
-    else if (event.target === document.body && /^(?:[wasdnpgf]|Home|Escape)$/.test(event.key)) {
+    else if (event.target === document.body ? /^(?:[wasdnpgf]|Home|Escape)$/.test(event.key) : /^[wasdnpgf]$/.test(event.key) && !(event.target as HTMLElement).matches("canvas")) {
       find("timeline").focus({ preventScroll: true });
       find("timeline").dispatchEvent(new KeyboardEvent("keydown", { key: event.key }));
     }

@@ -218,6 +218,7 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
       meter.style.width = `${Math.max(1, (Number(value) / most) * 56)}px`;
       meter.style.background = column.bar(row);
       cell.prepend(meter);
+      cell.className = "n wide";
     }
     return cell;
   };

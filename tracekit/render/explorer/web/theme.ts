@@ -144,12 +144,15 @@ export function setFont(g: CanvasRenderingContext2D, size: number, weight = 400)
 /** Writes text that is cut to its room. */
 export function writeText(g: CanvasRenderingContext2D, text: string, x: number, y: number, room: number): void {
   if (room < 18 || !text) return;
+  let shown = text;
   let fit = text.length;
-  if (fit * 9 > room) {
-    const width = g.measureText(text).width;
-    if (width > room) fit = Math.floor((fit * room) / width) - 1;
+  while (fit > 0 && shown.length * 9 > room) {
+    const width = g.measureText(shown).width;
+    if (width <= room) break;
+    fit = Math.floor((fit * room) / width) - 1;
+    shown = `${text.slice(0, fit)}…`;
   }
-  if (fit > 0) g.fillText(fit < text.length ? `${text.slice(0, fit)}…` : text, x, y);
+  if (fit > 0) g.fillText(shown, x, y);
 }
 
 /** Shows the tooltip beside a point of a canvas; hides it without text. */

@@ -513,7 +513,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     add("kind", 26, 0);
     add("kind", 14, 1);
     if (head.rows[row].kind === "device") add("kind", 12, 2);
-    add("idle", 16);
+    if (addBins(row, 4)[head.bins]) add("idle", 16);
     if (state.critical && (row === state.focus || !isSmall())) add("critical", 14);
     if (Data.has(`curve${row}`)) add("curve", 36);
     if (state.host && row === state.focus) for (const [thread, segments] of listThreads(row)) add("host", countDepth(segments) * HOST_ROW, thread);
@@ -606,6 +606,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       const share = data.getBeyond(row) / most;
       if (share > 0.02) g.fillRect(gutter - 6 - share * room, top + i * h, share * room, Math.max(1, h - 0.5));
     });
+    const shorten = (row: number): string => (gutter > 70 ? data.nameRow(row) : data.nameRow(row).replace("rank ", ""));
     const at = rows.indexOf(state.focus);
     if (at >= 0) {
       for (const [color, wide] of [
@@ -619,13 +620,13 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       g.lineWidth = 1;
       g.fillStyle = ink.accent;
       setFont(g, 10.5, 600);
-      writeText(g, data.nameRow(state.focus), 2, Math.max(top + 5, top + (at + 0.5) * h), gutter - 40);
+      writeText(g, shorten(state.focus), 2, Math.max(top + 5, top + (at + 0.5) * h), gutter - 38);
     }
     setFont(g, 10);
     g.fillStyle = ink.quiet;
     const every = Math.ceil(14 / h) * (rows.length > 20 ? 2 : 1);
     rows.forEach((row, i) => {
-      if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, data.nameRow(row), 2, top + (i + 0.5) * h, gutter - 40);
+      if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, gutter - 38);
     });
     setFont(g, 11);
   }
