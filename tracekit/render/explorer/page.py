@@ -20,9 +20,9 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
+from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.names import MergedPaths, PageNames, mark_path_ancestors, merge_paths
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
@@ -33,18 +33,10 @@ from tracekit.render.explorer.plain import (
 from tracekit.render.explorer.processes import ExplorerRows, PageRow, ProcessData, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
-    GapSelection,
-    Numbering,
-    choose_host_floor,
-    encode_gaps,
-    encode_host_rows,
     encode_ranges,
     encode_steps,
     list_page_ranges,
     list_page_sums,
-    mark_used_names,
-    mark_used_paths,
-    select_gaps,
 )
 from tracekit.render.explorer.varints import encode_columns
 
@@ -93,22 +85,17 @@ def write_explorer_page(
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
     steps = read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
-    gaps, host_floor = select_gaps(rows, budget_bytes), choose_host_floor(rows, budget_bytes)
-    names, numbering, texts, paths = _number_names(rows, gaps, host_floor)
+    details = fit_details(rows, budget_bytes)
+    names, numbering, gaps = details.names, details.numbering, details.gaps
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
     ranges = list_page_ranges(rows, numbering)
     sums = list_page_sums(rows, numbering, ranges)
-    store.add_block("names", _dump_compactly({"names": texts, "paths": paths}).encode())
+    store.add_block("names", _dump_compactly({"names": details.texts, "paths": details.paths}).encode())
     store.add_block("steps", encode_steps(rows, counted))
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(sums))
-    for name, data in zip(("gaps", "segments"), encode_gaps(rows, numbering, gaps.floor_ns), strict=True):
-        store.add_block(name, data)
-    for process, numbers in zip(rows.processes, numbering, strict=True):
-        host_rows = encode_host_rows(process, numbers, host_floor)
-        if host_rows is not None:
-            store.add_block(f"h{process.number}", host_rows)
+    store.blocks |= details.blocks
     findings = describe_findings(report, rows, numbering, names, counted)
     head = {
         **_describe_report(report, delays),
@@ -122,12 +109,12 @@ def write_explorer_page(
         "floor": gaps.floor_ns,
         "dropped_gaps": [gaps.dropped_count, gaps.dropped_ns],
         "dropped_ranges": ranges.dropped,
-        "host_floor": host_floor,
+        "host_floor": details.host_floor,
         "host": [process.number for process in rows.processes if f"h{process.number}" in store.blocks],
     }
     values = {
         **_write_plain_values(report, delays, findings, budget_bytes),
-        "kernels": write_top_kernels(sums, texts, KINDS),
+        "kernels": write_top_kernels(sums, details.texts, KINDS),
         **_inline_assets(assets),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, _dump_head(head)))
@@ -139,42 +126,6 @@ def write_explorer_page(
     # In one pass, so that no value can contain a placeholder.
     text = _PLACEHOLDER.sub(lambda match: values[match[1]], assets.template)
     return ExplorerPage(text, kernels)
-
-
-def _number_names(
-    rows: ExplorerRows, gaps: GapSelection, host_floor: int
-) -> tuple[PageNames, list[Numbering], list[str], list[list[int]]]:
-    """Number the names and paths that are used: (all names, per process numbers, texts, paths as parent and name)."""
-    names = PageNames()
-    of_process = [names.number_texts(process.data.names) for process in rows.processes]
-    merged = merge_paths(rows.processes, of_process)
-    used_paths = np.zeros(len(merged.parent) + 1, np.bool_)
-    used_names = np.zeros(len(names.numbers), np.bool_)
-    for process, numbers, paths in zip(rows.processes, of_process, merged.of_process, strict=True):
-        mark_used_paths(process, paths, (gaps.floor_ns, host_floor), used_paths)
-        mark_used_names(process, numbers, gaps.floor_ns, used_names)
-    used_paths = used_paths[1:]
-    mark_path_ancestors(merged.parent, used_paths)
-    used_names[merged.name[used_paths]] = True
-    new_name = np.where(used_names, np.cumsum(used_names) - 1, 0)
-    new_path = np.concatenate(([0], np.where(used_paths, np.cumsum(used_paths), 0)))
-    numbering = [
-        Numbering(new_name[numbers], new_path[paths])
-        for numbers, paths in zip(of_process, merged.of_process, strict=True)
-    ]
-    texts = names.list_printable(used_names)
-    kept = {text: number for number, text in enumerate(np.flatnonzero(used_names).tolist())}
-    names.numbers = {text: kept[number] for text, number in names.numbers.items() if number in kept}
-    return names, numbering, texts, _list_used_paths(merged, used_paths, new_name, new_path)
-
-
-def _list_used_paths(
-    merged: MergedPaths, used: npt.NDArray[np.bool_], new_name: Ints, new_path: Ints
-) -> list[list[int]]:
-    """List the paths that are used: the path around each (-1: none), and its name."""
-    parent = new_path[merged.parent[used] + 1] - 1
-    paths: list[list[int]] = np.stack((parent, new_name[merged.name[used]]), axis=1).tolist()
-    return paths
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:

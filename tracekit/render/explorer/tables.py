@@ -17,10 +17,8 @@ Mask = npt.NDArray[np.bool_]
 
 MOST_RANGES = 150_000
 MOST_GAPS = 60_000
-BYTES_OF_GAPS = BYTES_OF_HOST = 0.15
-"""Share of the budget that gaps, and host rows, may take."""
-GAP_BYTES, SEGMENT_BYTES, HOST_BYTES = 8, 5, 7
-"""Bytes of a row in the file, for choosing how many are kept."""
+MOST_SEGMENTS = 400_000
+MOST_HOST_ROWS = 200_000
 
 _NONE = np.empty(0, np.int64)
 
@@ -40,12 +38,12 @@ class GapSelection(NamedTuple):
     dropped_ns: int
 
 
-def select_gaps(rows: ExplorerRows, budget_bytes: int) -> GapSelection:
-    """Select the longest gaps of all rows that fit."""
+def select_gaps(rows: ExplorerRows, share: float = 1.0) -> GapSelection:
+    """Select the longest gaps of all rows: at most this share of `MOST_GAPS` and `MOST_SEGMENTS`."""
     length, size, dropped, cut = [_NONE], [_NONE], np.zeros(2, np.int64), 0
     for process in rows.processes:
         length.append(process.read_column("gap.length"))
-        size.append(GAP_BYTES + SEGMENT_BYTES * process.read_column("gap.segments"))
+        size.append(process.read_column("gap.segments"))
         of_process = process.read_column("gap.dropped")
         if of_process.any():
             # The worker has left out gaps that are as long as the shortest one it has kept, or shorter.
@@ -53,28 +51,23 @@ def select_gaps(rows: ExplorerRows, budget_bytes: int) -> GapSelection:
             cut = max(cut, int(length[-1].min()) + 1)
     lengths, sizes = np.concatenate(length), np.concatenate(size)
     order = np.argsort(-lengths, kind="stable")
-    fits = int(np.searchsorted(np.cumsum(sizes[order]), budget_bytes * BYTES_OF_GAPS, side="right"))
-    fits = min(fits, MOST_GAPS)
+    fits = int(np.searchsorted(np.cumsum(sizes[order]), MOST_SEGMENTS * share, side="right"))
+    fits = min(fits, int(MOST_GAPS * share))
     floor = 0 if fits >= len(order) else int(lengths[order[fits]]) + 1
     floor = max(floor, cut)
     short = lengths < floor
     return GapSelection(floor, int(dropped[0]) + int(short.sum()), int(dropped[1]) + int(lengths[short].sum()))
 
 
-def choose_host_floor(rows: ExplorerRows, budget_bytes: int) -> int:
-    """Choose the length from which host rows are kept; those of all processes fit the budget."""
+def choose_host_floor(rows: ExplorerRows, share: float = 1.0) -> int:
+    """Choose the length from which host rows are kept: at most this share of `MOST_HOST_ROWS`."""
     lengths = np.concatenate((_NONE, *(process.read_column("host.length") for process in rows.processes)))
-    fits = int(budget_bytes * BYTES_OF_HOST) // HOST_BYTES
-    floor = (
-        0 if fits >= len(lengths) else int(np.partition(lengths, len(lengths) - fits - 1)[len(lengths) - fits - 1]) + 1
-    )
+    fits = int(MOST_HOST_ROWS * share)
+    shortest = len(lengths) - fits - 1
+    floor = 0 if shortest < 0 else int(np.partition(lengths, shortest)[shortest]) + 1
     # Below the shortest row that a worker has kept, its rows are not complete.
-    cut = [
-        int(process.read_column("host.cut_ns")[0])
-        for process in rows.processes
-        if len(process.read_column("host.cut_ns"))
-    ]
-    return max([floor, *cut])
+    cuts = [process.read_column("host.cut_ns") for process in rows.processes]
+    return max([floor, *(int(cut[0]) for cut in cuts if len(cut))])
 
 
 def mark_used_paths(process: PageProcess, paths: Ints, floors: tuple[int, int], used: Mask) -> None:
