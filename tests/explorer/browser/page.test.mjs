@@ -149,6 +149,29 @@ test("a brush counts what is in it; whole steps come from exact sums; Escape cle
     assert.match(await page.textContent("#top h2"), /steps 2–4 · 2 GPUs/);
   }));
 
+test("a kernel under the pointer shows its launch", () =>
+  open("two.html", async (page) => {
+    const { start, launch, row } = await read(page, () => {
+      const { data, timeline, state } = explorer;
+      state.focus = 0;
+      const cell = data.rows[0].cells[1];
+      return data.loadRow(0).then(() => {
+        const [start, length] = [cell.data.start[20], cell.data.length[20]];
+        timeline.setView(start - 3 * length, start + 3 * length);
+        return { start, launch: start - cell.data.delay[20], row: 0 };
+      });
+    });
+    await settle(page);
+    const strip = page.locator("#timeline");
+    const before = await strip.evaluate((canvas) => canvas.toDataURL());
+    const box = await strip.boundingBox();
+    const x = await read(page, `96 + ((${start} + 20 - explorer.state.t) / (explorer.state.e - explorer.state.t)) * (${box.width} - 96)`);
+    await page.mouse.move(box.x + x + 2, box.y + 95);
+    await settle(page);
+    assert.match(await page.textContent("#tip"), new RegExp(`^rank ${row} · .* launched ${Math.round((start - launch) / 100) / 10}.*µs earlier`));
+    assert.notEqual(await strip.evaluate((canvas) => canvas.toDataURL()), before);
+  }));
+
 test("a double click counts a stage of one step on all ranks", () =>
   open("two.html", async (page) => {
     const box = await page.locator("#timeline").boundingBox();
