@@ -5,12 +5,13 @@ import { load } from "./load.mjs";
 
 const { countWindow, countGaps, countKernels, listWindows, groupWork } = await load("tables");
 
-function drawBoxes(random, count) {
-  const start = Array.from({ length: count }, () => Math.floor(random() * 1000)).sort((a, b) => a - b);
+function drawBoxes(random, number) {
+  const start = Array.from({ length: number }, () => Math.floor(random() * 1000)).sort((a, b) => a - b);
   const length = start.map(() => 1 + Math.floor(random() ** 4 * 300));
-  const name = start.map(() => Math.floor(random() * 4) - 1);
-  const busy = length.map((l, i) => (name[i] < 0 ? Math.floor(l * random()) : 0));
-  return { start, length, name, busy, kind: start.map(() => Math.floor(random() * 3)), path: start.map(() => -1), stage: start.map(() => 0), count: name.map((n) => (n < 0 ? 5 : 1)), longest: Math.max(0, ...length) };
+  const count = start.map(() => (random() < 0.3 ? 5 : 1));
+  const name = count.map((n) => (n > 1 && random() < 0.5 ? -1 : Math.floor(random() * 3)));
+  const busy = length.map((l, i) => (count[i] > 1 ? Math.floor(l * random()) : 0));
+  return { start, length, name, busy, kind: start.map(() => Math.floor(random() * 3)), path: start.map(() => -1), stage: start.map(() => 0), count, longest: Math.max(0, ...length) };
 }
 
 test("counting in a window agrees with counting each ns", () => {
@@ -19,19 +20,22 @@ test("counting in a window agrees with counting each ns", () => {
     const boxes = drawBoxes(random, Math.floor(random() * 40));
     const [t0, t1] = [Math.floor(random() * 1200) - 100, Math.floor(random() * 1200)].sort((a, b) => a - b);
     const sums = new Map();
-    countWindow(boxes, t0, t1, (stage, path, name, kind, count, ns) => {
+    const exact = countWindow(boxes, t0, t1, (stage, path, name, kind, count, ns) => {
       const sum = sums.get(`${name},${kind}`) ?? [0, 0];
       sums.set(`${name},${kind}`, [sum[0] + count, sum[1] + ns]);
     });
     const expected = new Map();
+    let clipped = false;
     boxes.start.forEach((start, k) => {
       let inside = 0;
       for (let t = start; t < start + boxes.length[k]; t++) if (t >= t0 && t < t1) inside++;
       if (!inside) return;
+      clipped ||= boxes.count[k] > 1 && inside < boxes.length[k];
       const key = `${boxes.name[k]},${boxes.kind[k]}`;
       const sum = expected.get(key) ?? [0, 0];
-      expected.set(key, [sum[0] + boxes.count[k], sum[1] + (boxes.name[k] < 0 ? (boxes.busy[k] * inside) / boxes.length[k] : inside)]);
+      expected.set(key, [sum[0] + boxes.count[k], sum[1] + (boxes.count[k] > 1 ? (boxes.busy[k] * inside) / boxes.length[k] : inside)]);
     });
+    assert.equal(exact, !clipped);
     assert.deepEqual(new Set(sums.keys()), new Set(expected.keys()));
     for (const [key, [count, ns]] of expected) {
       assert.equal(sums.get(key)[0], count);
@@ -68,6 +72,7 @@ test("whole recordings, steps and stages are counted from exact sums", async () 
   const { work, named } = await countKernels(data, { kind: "all" }, both);
   assert.equal(named, 1);
   assert.deepEqual(work.map((w) => w.stage), [8, -1]);
+  assert.equal((await countKernels(data, { kind: "steps", numbers: new Set([4]) }, both)).exact, true);
 });
 
 test("a window with a merged box and a step without cells is named in part", async () => {
@@ -76,7 +81,8 @@ test("a window with a merged box and a step without cells is named in part", asy
   data.cells = [{ row: 0, step: 0, start: 0, end: 40, data: boxes }];
   data.rows[0].cells = data.cells;
   // Named: 10 ns. Merged: 10. Half of step 4 of row 0, which has no cell: 20 / 2.
-  const { named, work } = await countKernels(data, { kind: "window", t0: 0, t1: 75 }, new Set([0]));
+  const { named, work, exact } = await countKernels(data, { kind: "window", t0: 0, t1: 75 }, new Set([0]));
+  assert.equal(exact, false);
   assert.deepEqual(total({ work }), [5, 20]);
   assert.ok(Math.abs(named - 10 / 30) < 1e-12);
 });

@@ -82,7 +82,10 @@ export interface Range {
   depth: number;
   step: number;
 }
-/** Kernels of one row and step. A merged box (`name` -1) stands for `count` kernels that were busy for `busy` ns. */
+/**
+ * Kernels of one row and step. A box with `count` > 1 stands for merged kernels that were busy for `busy` ns; its name and
+ * path are known where all its kernels share them.
+ */
 export interface Boxes {
   start: Float64Array;
   length: Float64Array;
@@ -394,6 +397,7 @@ export class Data {
       this.ranges.push(range);
       this.rows[row[i]].ranges[Math.min(1, depth[i])].push(range);
     }
+    for (const { ranges } of this.rows) for (const list of ranges) list.sort((a, b) => a.start - b.start);
   }
 
   /** Decodes gaps and sums, for the tables. */

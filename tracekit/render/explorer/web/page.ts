@@ -49,7 +49,7 @@ for (const id of ["tools", "strip", "more"]) find(id).hidden = false;
 const hasDevices = head.rows.some((row) => row.kind === "device");
 const noun = hasDevices ? "kernel" : "operator";
 const countedSteps = head.counted?.length ? new Set(head.counted) : null;
-let counts: Counts = { work: [], named: 1 };
+let counts: Counts = { work: [], named: 1, exact: true };
 let onlyRow: number | null = null;
 let withWarmUp = false;
 let issue = -1;
@@ -98,7 +98,7 @@ function describeScope(): string {
   const number = data.rows[range.row].steps[range.step]?.number;
   return `${data.names[range.name]}${number == null ? "" : ` in step ${number}`} · ${rows}`;
 }
-const describeExactness = (): string => (counts.named > 0.9995 ? "exact" : `${formatShare(counts.named)} by name`);
+const describeExactness = (): string => (counts.named < 0.9995 ? `${formatShare(counts.named)} by name` : counts.exact ? "exact" : "estimated at the edges");
 const nameWork = (name: number): string => (name < 0 ? `short ${noun}s, merged` : data.short[name]);
 
 // Issues

@@ -21,25 +21,32 @@ export interface Counts {
   work: Work[];
   /** Share of the device time whose kernel is known by name. */
   named: number;
+  /** False where a merged box was clipped, which assumes that its kernels are spread evenly. */
+  exact: boolean;
 }
 
 type Add = (stage: number, path: number, name: number, kind: number, count: number, ns: number) => void;
 
-/** Counts boxes inside a window, clipped to it. A merged box counts by the share of its busy time. */
-export function countWindow(boxes: Boxes, t0: number, t1: number, add: Add): void {
-  const { start, length } = boxes;
+/** Counts boxes inside a window, clipped to it. Of a clipped merged box the busy time counts in part: then the result is false. */
+export function countWindow(boxes: Boxes, t0: number, t1: number, add: Add): boolean {
+  const { start, length, count, busy } = boxes;
   const end = lowerBound(start, t1);
+  let exact = true;
   for (let k = lowerBound(start, t0 - boxes.longest); k < end; k++) {
     const ns = Math.min(start[k] + length[k], t1) - Math.max(start[k], t0);
     if (ns <= 0) continue;
-    add(boxes.stage[k], boxes.path[k], boxes.name[k], boxes.kind[k], boxes.count[k], boxes.name[k] < 0 ? (boxes.busy[k] * ns) / length[k] : ns);
+    const merged = count[k] > 1;
+    if (merged && ns < length[k]) exact = false;
+    add(boxes.stage[k], boxes.path[k], boxes.name[k], boxes.kind[k], count[k], merged ? (busy[k] * ns) / length[k] : ns);
   }
+  return exact;
 }
 
 class Counter {
   private byKey = new Map<string, Work>();
   total = 0;
   named = 0;
+  exact = true;
 
   add: Add = (stage, path, name, kind, count, ns) => {
     this.total += ns;
@@ -54,7 +61,7 @@ class Counter {
 
   finish(unnamed: number): Counts {
     const total = this.total + unnamed;
-    return { work: [...this.byKey.values()], named: total ? this.named / total : 1 };
+    return { work: [...this.byKey.values()], named: total ? this.named / total : 1, exact: this.exact && !unnamed };
   }
 }
 
@@ -80,7 +87,7 @@ async function countCells(data: Data, t0: number, t1: number, rows: Set<number>)
   const counter = new Counter();
   const cells = data.cells.filter((cell) => rows.has(cell.row) && cell.start < t1 && cell.end > t0);
   await Promise.all([...new Set(cells.map((cell) => cell.row))].map((row) => data.loadRow(row)));
-  for (const { data: boxes } of cells) if (boxes) countWindow(boxes, t0, t1, counter.add);
+  for (const { data: boxes } of cells) if (boxes && !countWindow(boxes, t0, t1, counter.add)) counter.exact = false;
   // Of steps without a cell, only the busy time is known.
   const kept = new Set(data.cells.map((cell) => `${cell.row},${cell.step}`));
   let unnamed = 0;

@@ -259,13 +259,13 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     return buffer;
   }
   function spreadBoxes(boxes: Boxes, pixels: number, scale: number): void {
-    const { start, length, kind, name, busy } = boxes;
+    const { start, length, kind, count, busy } = boxes;
     const end = lowerBound(start, state.e);
     for (let k = lowerBound(start, state.t - boxes.longest); k < end; k++) {
       const x0 = Math.max(0, (start[k] - state.t) / scale);
       const x1 = Math.min(pixels, (start[k] + length[k] - state.t) / scale);
       if (x1 <= x0) continue;
-      const density = name[k] < 0 ? busy[k] / length[k] : 1;
+      const density = count[k] > 1 ? busy[k] / length[k] : 1;
       const base = kind[k] * pixels;
       const [first, last] = [Math.floor(x0), Math.floor(x1)];
       if (first === last) {
@@ -354,9 +354,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
         if (x1 < drawn + 0.3 && !state.hits) continue;
         drawn = Math.max(drawn, x1);
         dim(g, state.hits?.names.has(name[k]) || state.hits?.paths.has(path[k]));
-        const merged = name[k] < 0;
+        const merged = count[k] > 1;
         if (merged) g.globalAlpha *= 0.25 + 0.75 * Math.min(1, busy[k] / length[k]);
-        drawBox(g, x, y, x1, h, shade(color, name[k]), x1 - x > 46 ? (merged ? `${formatCount(count[k])} kernels` : data.short[name[k]]) : undefined, textColor);
+        drawBox(g, x, y, x1, h, shade(color, name[k]), x1 - x > 46 ? (name[k] < 0 ? `${formatCount(count[k])} kernels` : data.short[name[k]]) : undefined, textColor);
       }
     }
   }
@@ -804,9 +804,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const path = data.describePath(boxes.path[k]).join(" › ");
     const stream = head.rows[row].lanes[boxes.lane[k]]?.[1];
     const where = head.rows[row].kind === "device" ? ` · stream ${stream}` : "";
-    if (boxes.name[k] < 0) return `${formatCount(boxes.count[k])} kernels shorter than ${formatTime(cell.tau)}, busy ${formatTime(boxes.busy[k])} of ${formatTime(boxes.length[k])}${where}`;
+    const name = data.names[boxes.name[k]] ?? "kernels";
+    if (boxes.count[k] > 1) return `${formatCount(boxes.count[k])} × ${name} shorter than ${formatTime(cell.tau)}, busy ${formatTime(boxes.busy[k])} of ${formatTime(boxes.length[k])}${where}`;
     const delay = boxes.delay[k] >= 0 ? ` · launched ${formatTime(boxes.delay[k])} earlier` : "";
-    return `${data.names[boxes.name[k]]} · ${formatTime(boxes.length[k], 5)}${where}${delay}${path ? ` · ${path}` : ""} · ${boxes.stage[k] < 0 ? "outside any stage" : `in ${data.names[boxes.stage[k]]}`}`;
+    return `${name} · ${formatTime(boxes.length[k], 5)}${where}${delay}${path ? ` · ${path}` : ""} · ${boxes.stage[k] < 0 ? "outside any stage" : `in ${data.names[boxes.stage[k]]}`}`;
   }
   function describeBins(row: number, time: number): string {
     const bin = Math.floor(time / head.width);
