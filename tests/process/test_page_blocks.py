@@ -52,10 +52,10 @@ def test_rows_share_a_path_if_and_only_if_all_names_from_the_top_down_are_equal(
         whole.append((*whole[around], int(name[place])) if around >= 0 else (int(name[place]),))
     columns = paths.make_columns()
     for path, number in zip(whole, numbers.tolist(), strict=True):
-        read = []
-        while number >= 0:
-            read.insert(0, int(columns["path.name"][number]))
-            number = int(columns["path.parent"][number]) - 1
+        read, around = [], number
+        while around >= 0:
+            read.insert(0, int(columns["path.name"][around]))
+            around = int(columns["path.parent"][around]) - 1
         assert tuple(read) == path
     assert len(columns["path.name"]) == 1 + len(set(whole))
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
+from tracekit.model.trace import Want
+from tracekit.pipeline.measure_source import read_source
+from tracekit.pipeline.run import Options, discover_sources, judge, measure
 from tracekit.process.page_blocks.build import build_page_blocks
 from tracekit.render import explorer
 from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.replay.process_graph import READS
 
 CAUSE_ROWS = [(key, *CAUSE_TITLES[key]) for key in CAUSES]
 SUFFIXES = (".json", ".json.gz", ".sqlite")
@@ -45,11 +49,29 @@ def read_assets():
     return PageAssets(*(path.read_text(encoding="utf-8") if path.exists() else "" for path in texts))
 
 
+def analyze_directory(directory):
+    """Analyze a directory, and read its traces again one by one: (report, traces with the labels of the report)."""
+    discovery = discover_sources(directory)
+    measured = measure(discovery, Options(graphs=True))
+    labels = {(source.name, source.pid, source.rank): source for source in measured.sources}
+
+    def read():
+        for source in discovery.sources:
+            if source.tool not in ("torch", "nsys"):
+                continue
+            for trace in read_source(source, lambda _: None, Want(tables=READS, python=True, modules=True)):
+                label = labels.get((trace.source.name, trace.source.pid, trace.source.rank))
+                if label is not None:
+                    yield replace(trace, source=label)
+
+    return judge(measured), read()
+
+
 def main(directory, out, megabytes="3"):
     """Write the page, and print its size and CPU times."""
-    report = tracekit.analyze(directory)
+    report, traces = analyze_directory(directory)
     processes, worker = [], []
-    for trace in list_traces(directory):
+    for trace in traces:
         devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
         begin = time.process_time()
         processes.append(build_page_blocks(trace, devices))

@@ -1,4 +1,4 @@
-"""The explorer page, read back: it has the times of the traces to the ns, and says what it merges or leaves out."""
+"""The explorer page, read back: it has the times of the traces to the ns, and counts merged and missing kernels."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ from sample_report import HOSTILE, sample_report
 import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.model.intervals import measure_coverage, merge_intervals
-from tracekit.model.report import Heading, Report, Section, Sheet
+from tracekit.model.report import Finding, Heading, Place, Report, Section, Sheet
 from tracekit.process.calls.launches import find_launches
 from tracekit.process.device.placement import place_device_ops
 from tracekit.process.idle_time.attribution import attribute_idle_time
@@ -307,7 +307,8 @@ def many(tmp_path_factory):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     folder = module.write(tmp_path_factory.mktemp("ranks"), 64, steps=2)
-    return list(map(build_blocks, list_traces(folder)))
+    blocks = map(build_blocks, list_traces(folder))
+    return [replace(data, source=replace(data.source, run="simulated")) for data in blocks]
 
 
 @pytest.mark.parametrize("budget", [200_000, 400_000, 700_000, 3_000_000])
@@ -351,6 +352,61 @@ def test_the_longest_and_the_median_step_of_the_latest_rank_are_exact_first(many
     assert late in exact
     assert len(exact) < 64
     assert page.head["rows"][late]["late"] == 1_000
+
+
+# Findings
+
+
+def find_pins(traces, *places, counted=None):
+    steps = Sheet(
+        "steps", "", (Heading("step", ""), Heading("left_out", "")), tuple((step, None) for step in counted or ())
+    )
+    finding = Finding("x", "high", "claim", "advice", places=places)
+    sections = (Section("steps", "", sheets=(steps,) if counted else (), findings=(finding,)),)
+    page = written(traces, replace(EMPTY, sections=sections))
+    t0 = int(page.head["t0"])
+    return [(pin["name"], pin["row"], pin["t0"] + t0, pin["t1"] + t0) for pin in page.head["findings"][0]["pins"]]
+
+
+@pytest.fixture
+def stages(tmp_path):
+    """Three steps of 100 µs with a stage of 10, 30 and 20 µs, each with a copy half as long."""
+    rows = []
+    for number, length in ((1, 10), (2, 30), (3, 20)):
+        begin = 100 * number
+        rows += [chrome.step(number, begin, 100), chrome.annotation("gen", begin + 10, length)]
+        rows += [chrome.launch(begin + 11, number), chrome.memcpy("Memcpy HtoD", begin + 12, length // 2, 8, number)]
+    return [tracekit.load(chrome.write(tmp_path / "rank0.json", rows, rank=0))]
+
+
+def at(start, length):
+    return chrome.BASE_NS + start * 1_000, chrome.BASE_NS + (start + length) * 1_000
+
+
+def test_a_recorded_interval_is_pinned_as_it_is(stages):
+    start_ns, end_ns = at(120, 7)
+    place = Place(rank=0, stage="gen", start_ns=start_ns, end_ns=end_ns)
+    assert find_pins(stages, Place(stage="gen"), place) == [("worst", 0, start_ns, end_ns)]
+    assert find_pins(stages, Place(rank=3, start_ns=start_ns, end_ns=end_ns)) == []
+
+
+def test_the_longest_and_the_median_occurrence_of_a_stage_are_pinned(stages):
+    pins = find_pins(stages, Place(stage="gen"))
+    assert pins == [("worst", 0, *at(210, 30)), ("median", 0, *at(310, 20))]
+    assert find_pins(stages, Place(stage="gen", step=3)) == [("worst", 0, *at(310, 20))]
+    assert find_pins(stages, Place(stage="gen"), counted=[1, 3]) == [("worst", 0, *at(310, 20))]
+
+
+def test_the_longest_kernel_of_a_name_is_pinned_before_the_stage(stages):
+    pins = find_pins(stages, Place(stage="gen", name="HtoD"))
+    assert pins[0] == ("worst", 0, *at(212, 15))
+    assert find_pins(stages, Place(stage="gen", name="unknown op"))[0] == ("worst", 0, *at(210, 30))
+
+
+def test_the_longest_step_of_a_rank_is_pinned_and_nothing_for_a_place_without_any(stages):
+    assert find_pins(stages, Place(rank=0, step=2)) == [("worst", 0, *at(200, 100))]
+    assert find_pins(stages, Place()) == []
+    assert find_pins(stages) == []
 
 
 # Clocks, threads, hostile names

@@ -1,4 +1,4 @@
-"""Gaps and host rows on the page: as many as their shares of the budget hold, with the names and paths in use."""
+"""Gaps and host rows on the page: as many as fit their shares of the budget, with the names and paths in use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PageDetails(NamedTuple):
 
 
 def fit_details(rows: ExplorerRows, budget_bytes: int) -> PageDetails:
-    """Encode the longest gaps and host rows: fewer of them until each fits its share of the budget."""
+    """Encode the longest gaps and host rows, fewer until each kind fits its share of the budget."""
     gap_share, host_share = 1.0, 1.0
     for attempt in range(MOST_FITS):
         gaps, host_floor = select_gaps(rows, gap_share), choose_host_floor(rows, host_share)

@@ -21,7 +21,7 @@ from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
-from tracekit.render.explorer.findings import describe_findings, describe_page_plan
+from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
 from tracekit.render.explorer.plain import (
     write_answer,
@@ -86,7 +86,7 @@ def write_explorer_page(
     steps = read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
     details = fit_details(rows, budget_bytes)
-    names, numbering, gaps = details.names, details.numbering, details.gaps
+    numbering, gaps = details.numbering, details.gaps
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
     ranges = list_page_ranges(rows, numbering)
     sums = list_page_sums(rows, numbering, ranges)
@@ -96,7 +96,7 @@ def write_explorer_page(
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(sums))
     store.blocks |= details.blocks
-    findings = describe_findings(report, rows, numbering, names, counted)
+    findings = describe_findings(report, PinSearch(rows, numbering, details.names, counted))
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
@@ -137,7 +137,7 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
     """Describe the report in the head of the page."""
     return {
         "title": make_printable(report.title, 120),
-        "identity": phrases.list_identity_facts(report),
+        "identity": phrases.list_identity_facts(report)[1:],
         "sentence": write_answer(report, delays),
         "version": make_printable(report.tool_version, 40),
         "plan": describe_page_plan(report),
@@ -153,15 +153,20 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
 
 def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any]:
     """Describe the rows and processes in the head of the page."""
+    described = [_describe_page_row(row) for row in rows.rows]
+    if len({row["run"] for row in described}) < 2:
+        # Ranks of several runs have the same numbers: the report does not say which run is late.
+        for row in described:
+            row |= {"run": None, "late": delays.late_ns.get(row["rank"]), "beyond": delays.beyond_ns.get(row["rank"])}
     return {
         "t0": str(rows.begin_ns),
         "span": rows.span_ns,
-        "rows": [_describe_page_row(row, delays) for row in rows.rows],
+        "rows": described,
         "threads": [[make_printable(name, 80) for name in process.data.threads] for process in rows.processes],
     }
 
 
-def _describe_page_row(row: PageRow, delays: RankDelays) -> dict[str, Any]:
+def _describe_page_row(row: PageRow) -> dict[str, Any]:
     """Describe one row in the head of the page."""
     source, thread = row.process.data.source, row.get_label("thread")
     kind, number = (row.read_part("lanes", f"lane.{name}").tolist() for name in ("kind", "number"))
@@ -169,7 +174,6 @@ def _describe_page_row(row: PageRow, delays: RankDelays) -> dict[str, Any]:
         name: make_printable(text, 120) if text else None
         for name, text in (("host", source.host), ("role", source.role), ("run", source.run))
     }
-    rank = -1 if source.rank is None else source.rank
     return {
         "kind": "device" if row.is_device else "thread",
         "rank": source.rank,
@@ -178,8 +182,8 @@ def _describe_page_row(row: PageRow, delays: RankDelays) -> dict[str, Any]:
         **texts,
         "process": row.process.number,
         "lanes": list(zip(kind, number, strict=True)),
-        "late": delays.late_ns.get(rank),
-        "beyond": delays.beyond_ns.get(rank),
+        "late": None,
+        "beyond": None,
     }
 
 
