@@ -326,14 +326,24 @@ export class Data {
     this.rows = head.rows.map(() => ({ steps: [], ranges: [[], []], cells: [], gaps: [] }));
   }
 
+  private static blocks = new Map<string, string>();
+
+  /** Takes the blocks out of the document: 1,000 ranks have 1,000 of them. */
+  static takeBlocks(): void {
+    for (const element of document.querySelectorAll('script[type="application/octet-stream"]')) {
+      Data.blocks.set(element.id.slice(2), element.textContent!);
+      element.remove();
+    }
+  }
+
   static has(name: string): boolean {
-    return document.getElementById(`b-${name}`) !== null;
+    return Data.blocks.has(name);
   }
 
   /** Inflates a block; null if the page has none of that name. */
   static async block(name: string): Promise<Uint8Array | null> {
-    const text = document.getElementById(`b-${name}`)?.textContent;
-    if (text == null) return null;
+    const text = Data.blocks.get(name);
+    if (text === undefined) return null;
     const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
@@ -475,10 +485,18 @@ export class Data {
     return names;
   }
 
+  /** Recorded part of a row. */
+  getExtent(row: number): [start: number, end: number] {
+    const { steps, cells, ranges } = this.rows[row];
+    const parts = [...steps, ...cells, ...ranges[0]];
+    if (!parts.length) return [0, this.head.span];
+    return [parts.reduce((least, { start }) => Math.min(least, start), Infinity), parts.reduce((most, { end }) => Math.max(most, end), 0)];
+  }
+
   nameRow(row: number): string {
     const it = this.head.rows[row];
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
-    const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run);
+    const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
     if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;

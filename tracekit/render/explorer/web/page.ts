@@ -35,6 +35,7 @@ document.documentElement.classList.add("js");
 setTheme(readTheme());
 const head = JSON.parse(find("head").textContent!) as Head;
 const data = new Data(head);
+Data.takeBlocks();
 await data.loadFirst();
 assignStages(
   data.ranges
@@ -424,7 +425,8 @@ function measureScope(): { all: number; idle: number | null } {
   let all = 0;
   let idle = scope.kind === "steps" ? 0 : null;
   for (const row of getRows()) {
-    for (const [start, end] of listWindows(data, scope, row)) all += Math.min(head.span, end) - Math.max(0, start);
+    const [first, last] = data.getExtent(row);
+    for (const [start, end] of listWindows(data, scope, row)) all += Math.max(0, Math.min(last, end) - Math.max(first, start));
     if (scope.kind === "steps" && idle !== null) for (const step of data.rows[row].steps) if (scope.numbers.has(step.number ?? -1)) idle += step.idle;
   }
   return { all, idle };
@@ -794,8 +796,10 @@ function readLink(): void {
   if (!head.rows[state.focus]) state.focus = 0;
   const view = readPair("v");
   const step = chooseStep();
+  const [start, end] = head.rows.length > 2 && step ? [step.start, step.end] : data.getExtent(state.focus);
+  // One or two rows show the whole run, unless most of it is not recorded.
   if (view) timeline.setView(...view);
-  else if (step && head.rows.length > 2) timeline.setView(step.start - (step.end - step.start) * 0.02, step.end + (step.end - step.start) * 0.02);
+  else if (head.rows.length > 2 || end - start < head.span / 2) timeline.setView(start - (end - start) * 0.02, end + (end - start) * 0.02);
   const [t0, t1] = readPair("s") ?? [0, 0];
   if (t1 > t0) state.selection = { t0, t1, scope: { kind: "window", t0, t1 } };
   const numbers = link.get("n")?.split(".").map(Number);
