@@ -10,16 +10,19 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
 from tracekit.model.trace import Want
 from tracekit.pipeline.measure_source import read_source
+from tracekit.pipeline.replaying import replay_measured
 from tracekit.pipeline.run import Options, discover_sources, judge, measure
 from tracekit.process.page_blocks.build import build_page_blocks
 from tracekit.render import explorer
 from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.replay.ledger import list_path_pieces
 from tracekit.replay.process_graph import READS
 
 CAUSE_ROWS = [(key, *CAUSE_TITLES[key]) for key in CAUSES]
@@ -50,7 +53,7 @@ def read_assets():
 
 
 def analyze_directory(directory):
-    """Analyze a directory, and read its traces again one by one: (report, traces with the labels of the report)."""
+    """Analyze a directory, and read its traces again one by one: (report, traces with its labels, critical path)."""
     discovery = discover_sources(directory)
     measured = measure(discovery, Options(graphs=True))
     labels = {(source.name, source.pid, source.rank): source for source in measured.sources}
@@ -64,12 +67,22 @@ def analyze_directory(directory):
                 if label is not None:
                     yield replace(trace, source=label)
 
-    return judge(measured), read()
+    return judge(measured), read(), find_critical_pieces(measured)
+
+
+def find_critical_pieces(measured):
+    """Find the pieces of the critical path of the one run; None where it cannot be replayed."""
+    try:
+        replay = replay_measured(measured)
+    except tracekit.TracekitError:
+        return None
+    path = list_path_pieces(replay.job, replay.steps)
+    return SimpleNamespace(**{name: path.values(name) for name in ("source", "pid", "ts_ns", "dur_ns", "kind", "name")})
 
 
 def main(directory, out, megabytes="3"):
     """Write the page, and print its size and CPU times."""
-    report, traces = analyze_directory(directory)
+    report, traces, critical = analyze_directory(directory)
     processes, worker = [], []
     for trace in traces:
         devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
@@ -77,7 +90,7 @@ def main(directory, out, megabytes="3"):
         processes.append(build_page_blocks(trace, devices))
         worker.append(time.process_time() - begin)
     begin = time.process_time()
-    page = write_explorer_page(report, processes, read_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6))
+    page = write_explorer_page(report, processes, read_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6), critical)
     parent = time.process_time() - begin
     Path(out).write_text(page.text, encoding="utf-8")
     worker.sort()

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import chrome_builder as chrome
 import numpy as np
@@ -407,6 +408,39 @@ def test_the_longest_step_of_a_rank_is_pinned_and_nothing_for_a_place_without_an
     assert find_pins(stages, Place(rank=0, step=2)) == [("worst", 0, *at(200, 100))]
     assert find_pins(stages, Place()) == []
     assert find_pins(stages) == []
+
+
+# Overlays
+
+
+def test_the_critical_path_is_on_the_rows_of_its_processes_and_the_page_names_it(traces):
+    """Three pieces, the last first: of an unknown process, of rank 1, of rank 0."""
+    t0 = int(written(traces).head["t0"])
+    names = [trace.source.name for trace in traces]
+    pieces = SimpleNamespace(
+        source=["other", names[1], names[0]], pid=[None, traces[1].source.pid, traces[0].source.pid],
+        ts_ns=[t0 + 50, t0 + 20, t0 + 10], dur_ns=[5, 30, 10], kind=["gap", "kernel", "call"], name=[None, "gemm", "launch"],
+    )  # fmt: skip
+    blocks = list(map(build_blocks, traces))
+    page = Page(write_explorer_page(EMPTY, blocks, ASSETS, CAUSE_ROWS, critical=pieces).text)
+    path = page.started("critical", 5)
+    assert path[:3].tolist() == [[1, 2, 0], [10, 20, 50], [10, 30, 5]]
+    assert [page.names[kind] for kind in path[3]] == ["call", "kernel", "gap"]
+    assert [page.names[name - 1] if name else None for name in path[4]] == ["launch", "gemm", None]
+
+
+def test_the_memory_of_a_device_is_a_curve(tmp_path):
+    """Levels of 10, 30 and 5 bytes; the first one before the page begins at its step."""
+    rows = [
+        chrome.step(1, 100, 100), *chrome.launched("gemm", 110, 120, 7, 1),
+        chrome.memory(50, 10, 10), chrome.memory(130, 20, 30), chrome.memory(150, -25, 5), chrome.memory(140, 1, 99, device_type=0),
+    ]  # fmt: skip
+    page = written([tracekit.load(chrome.write(tmp_path / "rank0.json", rows))])
+    time, allocated, reserved = page.columns("curve0", 3)
+    assert np.cumsum(time).tolist() == [0, 30_000, 50_000]
+    assert allocated.tolist() == [10, 30, 5]
+    assert reserved.tolist() == [0, 0, 0]
+    assert page.head["dropped_curves"] == 0
 
 
 # Clocks, threads, hostile names

@@ -19,13 +19,17 @@ from tracekit.process.page_blocks.columns import PageBlocks, PageTexts, PathTabl
 from tracekit.process.page_blocks.device_rows import list_device_boxes, make_device_timeline, select_boxes
 from tracekit.process.page_blocks.host_rows import make_host_columns
 from tracekit.process.page_blocks.idle_segments import list_idle_segments, make_gap_columns, select_longest_gaps
+from tracekit.process.page_blocks.memory_curves import make_memory_curve
 from tracekit.process.page_blocks.thread_rows import list_thread_boxes, make_thread_parts, make_thread_timeline
 from tracekit.process.page_blocks.windows import PageWindows, make_page_windows, make_step_columns
 
 Ints = npt.NDArray[np.int64]
 Parts = dict[str, Ints]
 
-TIMES = ("step.start", "range.start", "timeline.start", "comm.start", "kernel.start", "gap.start", "host.start")
+TIMES = (
+    *("step.start", "range.start", "timeline.start", "comm.start", "kernel.start"),
+    *("gap.start", "host.start", "curve.start"),
+)
 """Columns of instants, which count from `base_ns` once packed."""
 
 
@@ -67,6 +71,7 @@ def _describe_devices(
         timeline = make_device_timeline(busy, idle)
         parts.append(_describe_row(row, (0, number, -1), of_row, windows))
         parts.append({**timeline, **make_step_columns(windows.steps, busy.slots, row), **_count_stretches(timeline)})
+        parts.append(make_memory_curve(trace, idle.device))
         for made, columns in zip((gaps, segments), make_gap_columns(idle, pieces, boxes.name, row), strict=True):
             made.append(columns)
     kept, dropped = select_longest_gaps(_join_parts(gaps), _join_parts(segments))
@@ -81,6 +86,7 @@ def _describe_threads(trace: Trace, windows: PageWindows, names: PageTexts) -> l
         timeline = make_thread_timeline(exclusive, boxes)
         parts.append(_describe_row(row, (1, -1, thread), boxes, windows))
         parts.append({**timeline, **make_step_columns(windows.steps, exclusive, row), **_count_stretches(timeline)})
+        parts.append({"row.curves": np.zeros(1, np.int64)})
     return parts
 
 

@@ -28,6 +28,10 @@ class PageNames:
         numbers = self.numbers
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
+    def list_texts_from(self, first: int) -> list[str]:
+        """List the texts with this number or a higher one, with all invisible characters visible."""
+        return [make_printable(text, NAME_LIMIT) for text, number in self.numbers.items() if number >= first]
+
     def list_printable(self, used: npt.NDArray[np.bool_]) -> list[str]:
         """List the texts that are used, with all invisible characters visible."""
         return [make_printable(text, NAME_LIMIT) for text, is_used in zip(self.numbers, used, strict=True) if is_used]

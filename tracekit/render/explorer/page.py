@@ -23,6 +23,7 @@ from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
+from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memory_curves
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
@@ -80,8 +81,12 @@ def write_explorer_page(
     assets: PageAssets,
     causes: Sequence[tuple[str, str, str]],
     budget_bytes: int = BUDGET_BYTES,
+    critical: PathPieces | None = None,
 ) -> ExplorerPage:
-    """Write the page of a report; `causes` are key, title and meaning of each cause of idle time by number."""
+    """Write the page of a report.
+
+    `causes` are key, title and meaning of each cause of idle time by number; `critical` is the critical path as recorded.
+    """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
     steps = read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
@@ -90,7 +95,12 @@ def write_explorer_page(
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
     ranges = list_page_ranges(rows, numbering)
     sums = list_page_sums(rows, numbering, ranges)
-    store.add_block("names", _dump_compactly({"names": details.texts, "paths": details.paths}).encode())
+    if critical is not None:
+        store.add_block("critical", encode_critical_path(rows, critical, details.names))
+    curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
+    store.blocks |= curves
+    texts = details.texts + details.names.list_texts_from(len(details.texts))
+    store.add_block("names", _dump_compactly({"names": texts, "paths": details.paths}).encode())
     store.add_block("steps", encode_steps(rows, counted))
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
@@ -109,6 +119,7 @@ def write_explorer_page(
         "floor": gaps.floor_ns,
         "dropped_gaps": [gaps.dropped_count, gaps.dropped_ns],
         "dropped_ranges": ranges.dropped,
+        "dropped_curves": dropped_curves,
         "host_floor": details.host_floor,
         "host": [process.number for process in rows.processes if f"h{process.number}" in store.blocks],
     }

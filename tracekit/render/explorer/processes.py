@@ -40,6 +40,10 @@ class SourceLabels(Protocol):
     def host(self) -> str | None:
         """Host of the process."""
 
+    @property
+    def pid(self) -> int | None:
+        """Number of the process."""
+
 
 class ProcessData(Protocol):
     """Data of one process, as its worker built it: columns by name, texts, and the instant that times count from."""
@@ -97,7 +101,7 @@ class PageRow:
     def places(self) -> dict[str, slice]:
         """Part of each group of columns that belongs to this row."""
         places = {}
-        for group in ("lanes", "ranges", "kernels", "sums", "stretches", "comm"):
+        for group in ("lanes", "ranges", "kernels", "sums", "stretches", "comm", "curves"):
             sizes = self.process.data.numbers[f"row.{group}"]
             first = int(sizes[: self.row].sum())
             places[group] = slice(first, first + int(sizes[self.row]))
@@ -105,8 +109,8 @@ class PageRow:
 
     def read_part(self, group: str, name: str) -> Ints:
         """Read the part of a column that belongs to this row."""
-        part: Ints = self.process.data.numbers[name][self.places[group]].astype(np.int64)
-        return part
+        column = self.process.data.numbers.get(name)
+        return _NONE if column is None else column[self.places[group]].astype(np.int64)
 
     def read_times(self, group: str, name: str) -> Ints:
         """Read the part of a column of instants, from the begin of the page."""
