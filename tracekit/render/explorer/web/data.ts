@@ -509,7 +509,9 @@ export class Data {
 
   /** Own work of a row beyond the median of its steps, in ns per step. */
   getBeyond(row: number): number {
-    return this.head.rows[row].beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
+    const { lanes, beyond } = this.head.rows[row];
+    if (!lanes.some(([kind]) => kind === 0)) return 0;
+    return beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
   }
 
   /** Worst step of each row beyond the median row, by compute. */

@@ -65,7 +65,7 @@ const timeline: Timeline = makeTimeline(data, find<HTMLCanvasElement>("timeline"
   },
   focused: () => {
     writeLink();
-    if (onlyRow === null) return;
+    if (onlyRow === null) return drawTop();
     onlyRow = timeline.state.focus;
     void refresh();
   },
@@ -136,7 +136,7 @@ function makeIssue(finding: Finding, i: number): HTMLLIElement {
   if (facts.length) item.append(make("p", "try quiet", facts.join(" ")));
   if (finding.pins.length > 1) {
     const go = make("p", "try");
-    go.append(...finding.pins.map((pin, k) => makeButton(`${pin.name}: ${formatTime(pin.t1 - pin.t0)}`, () => openIssue(i, k), "link")));
+    go.append(...finding.pins.map((pin, k) => makeButton(`${pin.name}${head.rows.length > 1 ? `, ${data.nameRow(pin.row)}` : ""}: ${formatTime(pin.t1 - pin.t0)}`, () => openIssue(i, k), "link")));
     item.append(go);
   }
   return item;
@@ -841,18 +841,15 @@ function connectPage(): void {
     timeline.say("The link to this view is in the clipboard and in the address.");
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => readTheme() ?? changeTheme(null));
-  let before = false;
-  addEventListener("beforeprint", () => {
-    before = isDark();
-    setPrinting(true);
-    setTheme("light");
-    redrawAll();
-  });
-  addEventListener("afterprint", () => {
-    setPrinting(false);
-    setTheme(before ? "dark" : "light");
-    redrawAll();
-  });
+  let dark = false;
+  const print = (on: boolean): void => {
+    setPrinting(on);
+    if (on) dark = isDark();
+    if (dark) changeTheme(on ? "light" : "dark");
+    else redrawAll();
+  };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
   addEventListener("hashchange", () => {
     readLink();
     timeline.redraw();

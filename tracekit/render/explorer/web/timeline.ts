@@ -1,7 +1,7 @@
 // Rows over time. The row in focus has one lane per subject; each other row is a thin heat row. Far out, a pixel is the
 // mean of the bins under it; near by, every kernel is drawn.
 import { type Boxes, type Cell, type Critical, Data, PLANES, type Segment, formatBytes, formatCount, formatTime, lowerBound } from "./data";
-import { getCallColor, getCauseColor, getKindColor, getStageColor, getTextColor, ink, isDark, prepareCanvas, setFont, shade, showTip, splitColor, watchSize, writeText } from "./theme";
+import { getCallColor, getCauseColor, getKindColor, getStageColor, getTextColor, ink, isDark, prepareCanvas, setFont, shade, showTip, soften, splitColor, watchSize, writeText } from "./theme";
 import type { Scope } from "./tables";
 
 const AXIS = 48;
@@ -484,20 +484,36 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const { time, allocated, reserved } = curve;
     const top = reserved.reduce((most, v, i) => Math.max(most, v, allocated[i]), 1);
     const first = Math.max(0, lowerBound(time, state.t) - 1);
-    let previous = -1;
-    for (let k = first; k < time.length && time[k] < state.e; k++) {
-      const x = Math.max(gutter, getX(time[k]));
-      const end = Math.min(width, k + 1 < time.length ? getX(time[k + 1]) : getX(head.span));
-      if (end < previous + 0.25) continue;
-      previous = end;
-      g.fillStyle = ink.line;
-      g.fillRect(x, y + h * (1 - reserved[k] / top), Math.max(0.5, end - x), h * (reserved[k] / top));
-      g.fillStyle = ink.accent;
-      g.globalAlpha = 0.6;
-      g.fillRect(x, y + h * (1 - allocated[k] / top), Math.max(0.5, end - x), h * (allocated[k] / top));
-      g.globalAlpha = 1;
-    }
-    g.fillStyle = ink.quiet;
+    const getY = (bytes: number): number => y + h * (1 - bytes / top);
+    // A pixel shows its largest value, so no peak is lost.
+    const fillSteps = (values: Float64Array, color: string): void => {
+      let x = Math.max(gutter, getX(time[first] ?? head.span));
+      let [peak, last] = [values[first] ?? 0, values[first] ?? 0];
+      g.beginPath();
+      g.moveTo(x, y + h);
+      const go = (next: number): void => {
+        g.lineTo(x, getY(peak));
+        g.lineTo(x, getY(last));
+        g.lineTo(next, getY(last));
+        x = next;
+      };
+      for (let k = first + 1; k < time.length && time[k] < state.e; k++) {
+        const next = getX(time[k]);
+        if (next - x > 0.5) {
+          go(next);
+          peak = 0;
+        }
+        last = values[k];
+        peak = Math.max(peak, last);
+      }
+      go(Math.min(width, getX(head.span)));
+      g.lineTo(x, y + h);
+      g.fillStyle = color;
+      g.fill();
+    };
+    fillSteps(reserved, ink.line);
+    fillSteps(allocated, soften(ink.accent, 0.6));
+    g.fillStyle = ink.ink;
     writeText(g, formatBytes(top), gutter + 3, y + 6, 90);
   }
 
