@@ -45,7 +45,7 @@ def build_page_blocks(trace: Trace, devices: Sequence[DeviceIdle]) -> PageBlocks
         if devices
         else _describe_threads(trace, windows, names)
     )
-    columns = _join_parts([*rows, make_host_columns(host, names, paths), paths.make_columns()])
+    columns = _merge_row_parts([*rows, make_host_columns(host, names, paths), paths.make_columns()])
     return _pack_page_columns(trace, columns, names)
 
 
@@ -74,7 +74,7 @@ def _describe_devices(
         parts.append(make_memory_curve(trace, idle.device))
         for made, columns in zip((gaps, segments), make_gap_columns(idle, pieces, boxes.name, row), strict=True):
             made.append(columns)
-    kept, dropped = select_longest_gaps(_join_parts(gaps), _join_parts(segments))
+    kept, dropped = select_longest_gaps(_merge_row_parts(gaps), _merge_row_parts(segments))
     return [*parts, kept, {"gap.dropped": np.array(dropped)}]
 
 
@@ -119,7 +119,7 @@ def _count_stretches(timeline: Parts) -> Parts:
     }
 
 
-def _join_parts(parts: Sequence[Parts]) -> Parts:
+def _merge_row_parts(parts: Sequence[Parts]) -> Parts:
     """Concatenate columns by name, in order of the parts."""
     columns: dict[str, list[Ints]] = {}
     for part in parts:

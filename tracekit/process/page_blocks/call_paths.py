@@ -45,19 +45,19 @@ def number_launch_paths(trace: Trace, rows: Ints, names: PageTexts, paths: PathT
     if not len(distinct) or distinct[-1] < 0:
         return np.zeros(len(rows), np.int64)
     begin = int(np.searchsorted(distinct, 0))
-    shown = mark_rows_of_kind(trace, "host_ops", "op", "range") & (mark_window_rows(trace) == 0)
+    wanted = mark_rows_of_kind(trace, "host_ops", "op", "range") & (mark_window_rows(trace) == 0)
     tree: CallTree = trace.derived(build_call_tree)
-    all_rows, parent = list_ancestors(tree, shown, distinct[begin:])
+    all_rows, parent = list_ancestors(tree, wanted, distinct[begin:])
     codes = names.add_column(select_rows(trace.texts("host_ops", "name"), all_rows), shorten_page_name)
     number = add_call_paths(parent, codes, paths)[np.searchsorted(all_rows, distinct[begin:])]
     return np.concatenate((np.zeros(begin, np.int64), number + 1))[place]
 
 
-def list_ancestors(tree: CallTree, shown: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, Ints]:
+def list_ancestors(tree: CallTree, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, Ints]:
     """List rows and their ancestors that are shown, ascending: (rows, position of the nearest one around each, or -1)."""
     parts, parents, level = [rows], [], rows
     for _ in range(MAX_LEVELS):
-        above = tree.nearest(shown, level)
+        above = tree.nearest(wanted, level)
         parents.append(above)
         level = find_distinct(above[above >= 0])
         if not len(level):

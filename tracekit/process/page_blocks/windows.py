@@ -44,10 +44,10 @@ def make_page_windows(trace: Trace, names: PageTexts) -> PageWindows:
     inner = _find_inner_ranges(stages, outer)
     jitter_ns = trace.derived(measure_time_resolution)
 
-    def describe(shown: StageWindows, host: StageWindows, depth: int) -> tuple[Ints, ...]:
+    def describe(moved: StageWindows, host: StageWindows, depth: int) -> tuple[Ints, ...]:
         """Describe ranges: start, length, depth, step + 1."""
         early = host.ts_ns + np.minimum(jitter_ns, host.dur_ns // 2)
-        return shown.ts_ns, shown.dur_ns, np.full(len(host), depth), recorded.step_rows.or_start_at(early) + 1
+        return moved.ts_ns, moved.dur_ns, np.full(len(host), depth), recorded.step_rows.or_start_at(early) + 1
 
     both = (
         describe(aligned.outer_stages, outer, 0),

@@ -20,7 +20,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
-from tracekit.render.explorer.details import fit_details
+from tracekit.render.explorer.details import PageDetails, fit_details
 from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
 from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memory_curves
@@ -91,37 +91,31 @@ def write_explorer_page(
     steps = read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
     details = fit_details(rows, budget_bytes)
-    numbering, gaps = details.numbering, details.gaps
+    ranges = list_page_ranges(rows, details.numbering)
+    sums = list_page_sums(rows, details.numbering, ranges)
+    findings = describe_findings(report, PinSearch(rows, details.numbering, details.names, counted))
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
-    ranges = list_page_ranges(rows, numbering)
-    sums = list_page_sums(rows, numbering, ranges)
     if critical is not None:
         store.add_block("critical", encode_critical_path(rows, critical, details.names))
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
-    store.blocks |= curves
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", _dump_compactly({"names": texts, "paths": details.paths}).encode())
     store.add_block("steps", encode_steps(rows, counted))
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(sums))
-    store.blocks |= details.blocks
-    findings = describe_findings(report, PinSearch(rows, numbering, details.names, counted))
+    store.blocks |= details.blocks | curves
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
+        **_describe_details(details, rows),
         "bins": bins.count,
         "width": bins.width,
-        "kinds": KINDS,
         "causes": causes,
         "findings": findings,
         "counted": steps,
-        "floor": gaps.floor_ns,
-        "dropped_gaps": [gaps.dropped_count, gaps.dropped_ns],
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
-        "host_floor": details.host_floor,
-        "host": [process.number for process in rows.processes if f"h{process.number}" in store.blocks],
     }
     values = {
         **_write_plain_values(report, delays, findings, budget_bytes),
@@ -129,14 +123,25 @@ def write_explorer_page(
         **_inline_assets(assets),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, _dump_head(head)))
-    kernels = add_kernels(
-        rows, numbering, store, _list_pins(findings), delays.late_ns, budget_bytes - used - store.size_bytes
-    )
+    room = budget_bytes - used - store.size_bytes
+    kernels = add_kernels(rows, details.numbering, store, _list_pins(findings), delays.late_ns, room)
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": _dump_head(head), "blocks": store.write_elements()}
     # In one pass, so that no value can contain a placeholder.
     text = _PLACEHOLDER.sub(lambda match: values[match[1]], assets.template)
     return ExplorerPage(text, kernels)
+
+
+def _describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]:
+    """Describe the gaps and host rows that are on the page, and count the gaps that are not."""
+    gaps = details.gaps
+    return {
+        "kinds": KINDS,
+        "floor": gaps.floor_ns,
+        "dropped_gaps": [gaps.dropped_count, gaps.dropped_ns],
+        "host_floor": details.host_floor,
+        "host": [process.number for process in rows.processes if f"h{process.number}" in details.blocks],
+    }
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
