@@ -31,7 +31,8 @@ SUFFIXES = (".json", ".json.gz", ".sqlite")
 
 def list_traces(directory):
     """Read the traces of a directory one by one."""
-    for path in sorted(Path(directory).rglob("*")):
+    folder = Path(directory)
+    for path in [folder] if folder.is_file() else sorted(folder.rglob("*")):
         if path.name.endswith(SUFFIXES) and not path.name.endswith(("truth.json", "manifest.json")):
             try:
                 yield from tracekit.load_all(path)
