@@ -116,7 +116,7 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
       const merged = ranks > 8 && rank > 8 ? mergeBoxes(boxes, 100 * US) : boxes;
       table.cells.push([rank, step + 1, boxes[0][0], last, merged === boxes ? 0 : 100 * US, merged.length, boxes.length]);
       chunks.push(encodeRows(takeDifferences(merged, 0, false)));
-      if (rank === 0) for (const box of boxes.slice(0, 200)) table.critical.push([1, box[0], box[1], name(["compute", "communication", "copies"][box[2]]), box[3]]);
+      if (rank === 0) for (const box of boxes.slice(0, 200)) table.critical.push([1, box[0], box[1], name(["kernel", "transfer", "copy"][box[2]]), box[3]]);
     }
     blocks[`k${rank}`] = Buffer.concat(chunks);
     if (rank < 2) {
@@ -145,7 +145,7 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
     caveats: ["the numbers are simulated"],
     saving: saved ? { alone: (5 - i) * 1_000 * US, before: (60 - i * 4) * 1_000 * US, step: (56 - i * 4) * 1_000 * US, behind: i === 3 ? 1 : null } : null,
     cost: (6 - i) * 1_000 * US,
-    pins: [0, 1].map((k) => ({ row: i === 0 ? Math.min(5, ranks - 1) : 0, t0: (k + 1) * perStep * 0.6 + i * 7_000 * US, t1: (k + 1) * perStep * 0.6 + (i * 7_000 + 3_000) * US, name: k ? "median" : "worst" })),
+    pins: (ranks ? [0, 1] : []).map((k) => ({ row: i === 0 ? Math.min(5, ranks - 1) : 0, t0: (k + 1) * perStep * 0.6 + i * 7_000 * US, t1: (k + 1) * perStep * 0.6 + (i * 7_000 + 3_000) * US, name: k ? "median" : "worst" })),
   }));
   const head = {
     title: `Simulated run${hostile}`,

@@ -20,6 +20,7 @@ before(async () => {
   write("two.html", { ranks: 2, steps: 4 });
   write("many.html", { ranks: 64, steps: 3, kernels: 120 });
   write("hostile.html", { ranks: 2, steps: 2, hostile: `<img src=x onerror=alert(1)></script>{{code}}"'&` });
+  write("memory.html", { ranks: 0, steps: 1 });
   browser = await chromium.launch({ executablePath: process.env.TRACEKIT_CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
 });
 after(async () => {
@@ -279,6 +280,17 @@ test("host threads, memory and icicles answer to keys", () =>
     await page.keyboard.press("ArrowDown");
     assert.match(await page.textContent("#panel-memory .line"), /train \(main\.py/);
     assert.match(await page.textContent("#panel-memory .unseen li"), /train \(main\.py/);
+  }));
+
+test("a snapshot alone shows issues and memory", () =>
+  open("memory.html", async (page) => {
+    await page.waitForSelector("canvas.bands");
+    assert.equal(await page.locator("#strip").isVisible(), false);
+    assert.equal(await page.locator("#tab-time").isVisible(), false);
+    assert.match(await page.textContent("#panel-memory .answer"), /in use at the peak/);
+    await page.keyboard.press("w");
+    await page.click("#theme");
+    await settle(page);
   }));
 
 test("hostile names make no element and run nothing", () =>

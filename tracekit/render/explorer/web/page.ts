@@ -219,6 +219,10 @@ let refreshing = 0;
 /** Counts again, and shows it. */
 async function refresh(): Promise<void> {
   const turn = ++refreshing;
+  if (!head.rows.length) {
+    shown.clear();
+    return showTab("memory");
+  }
   const counted = data.sums ? await countKernels(data, getScope(), getRows()) : counts;
   if (turn !== refreshing) return;
   counts = counted;
@@ -868,15 +872,23 @@ function connectPage(): void {
   });
 }
 
-makeControls();
 connectPage();
-readLink();
-drawLegend();
-drawIssues();
-timeline.draw();
-performance.mark("first-picture");
-await data.loadTables();
-timeline.redraw();
-await refresh();
+if (head.rows.length) {
+  makeControls();
+  readLink();
+  drawLegend();
+  drawIssues();
+  timeline.draw();
+  performance.mark("first-picture");
+  await data.loadTables();
+  timeline.redraw();
+  await refresh();
+} else {
+  // Snapshots alone have no timeline.
+  for (const id of ["strip", "top", "tab-time", "tab-kernels", "tab-ranks"]) find(id).hidden = true;
+  await data.loadTables();
+  drawIssues();
+  showTab("memory");
+}
 performance.mark("complete");
 Object.assign(window, { explorer: { data, timeline, state, getCounts: () => counts } });

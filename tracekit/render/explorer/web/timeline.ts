@@ -439,9 +439,11 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     }
     g.globalAlpha = 1;
   }
+  /** Work has the color of its kind, the host that of its idle cause; waits are gray. */
   function getCriticalColor(path: Critical, i: number): string {
-    const kind = head.kinds.indexOf(data.names[path.kind[i]]);
-    return kind < 0 ? getCauseColor("host_op") : getKindColor(kind);
+    const kind = data.names[path.kind[i]];
+    const work = [["kernel", "compute"], ["transfer", "arrival", "own length", "communication"], ["copy", "copies"]].findIndex((names) => names.includes(kind));
+    return work >= 0 ? getKindColor(work) : getCauseColor(/^(?:host|call)/.test(kind) ? "host_op" : "kernel_wait");
   }
   function describeCritical(path: Critical, i: number): string {
     const name = path.name[i] < 0 ? data.names[path.kind[i]] : data.short[path.name[i]];
@@ -742,6 +744,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function draw(): void {
     cancelAnimationFrame(frame);
     frame = 0;
+    if (!head.rows.length) return;
     const began = performance.now();
     const rows = listOrder();
     const full = isSmall() ? rows : [state.focus];
@@ -862,7 +865,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const slack = getScale();
     const i = lowerBound(path.start, time + slack) - 1;
     if (i < 0 || path.start[i] + path.length[i] + slack < time) return null;
-    return { row: Math.max(0, path.row[i]), t0: path.start[i], t1: path.start[i] + path.length[i], text: `critical path · ${describeCritical(path, i)} · ${formatTime(path.length[i], 4)}` };
+    return { row: Math.max(0, path.row[i]), t0: path.start[i], t1: path.start[i] + path.length[i], text: `critical path · ${data.names[path.kind[i]]} · ${describeCritical(path, i)} · ${formatTime(path.length[i], 4)}` };
   }
   function findCall({ row, part, y: top }: Place, time: number, y: number): Item | null {
     const depth = Math.floor((y - top) / HOST_ROW);
