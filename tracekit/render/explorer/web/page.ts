@@ -306,12 +306,8 @@ function listCauses(): number[] {
 }
 function drawLegend(): void {
   causes ??= listCauses();
-  const kinds = hasDevices ? ["compute", "communication", "copies"] : ["operators", "communication"];
-  find("legend").replaceChildren(
-    ...kinds.map((name, kind) => makeKey(name, getKindColor(kind))),
-    ...(causes.length ? [make("span", "quiet", "idle:")] : []),
-    ...causes.map((cause) => makeKey(head.causes[cause][1], getCauseColor(head.causes[cause][0]), head.causes[cause][2])),
-  );
+  const keys = causes.map((cause) => makeKey(head.causes[cause][1], getCauseColor(head.causes[cause][0]), head.causes[cause][2]));
+  find("legend").replaceChildren(...(keys.length ? [make("span", "quiet", "idle:")] : []), ...keys);
 }
 function chooseRows(run: string, role: string): void {
   state.rows = head.rows.map((_, i) => i).filter((i) => (!run || head.rows[i].run === run) && (!role || head.rows[i].role === role));

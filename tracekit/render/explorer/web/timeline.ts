@@ -568,7 +568,16 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     setFont(g, 10.5);
     g.fillStyle = ink.quiet;
     const named = isSmall() && state.rows.length > 1 ? list[0] : null;
-    for (const place of list) if (place !== named) writeText(g, nameLane(place), 2, place.y + Math.min(place.h, 30) / 2 + 0.5, gutter - 4);
+    for (const place of list) {
+      const middle = place.y + Math.min(place.h, 30) / 2;
+      const left = place.lane === "kind" ? 14 : 2;
+      if (place !== named) writeText(g, nameLane(place), left, middle + 0.5, gutter - left - 2);
+    }
+    for (const { lane, part, y, h } of list)
+      if (lane === "kind") {
+        g.fillStyle = getKindColor(part);
+        g.fillRect(2, y + h / 2 - 4, 8, 8);
+      }
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
     if (named) writeText(g, data.nameRow(row), 2, named.y + named.h / 2, gutter - 4);
