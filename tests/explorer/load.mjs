@@ -3,7 +3,9 @@ import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 
 export const WEB = fileURLToPath(new URL("../../tracekit/render/explorer/web/", import.meta.url));
-export const require = createRequire(`${WEB}package.json`);
+/** Where `npm run setup` installs the pinned packages. */
+export const PACKAGES = fileURLToPath(new URL("../../build/explorer/", import.meta.url));
+export const require = createRequire(`${PACKAGES}package.json`);
 
 export async function load(...components) {
   const { build } = require("esbuild");

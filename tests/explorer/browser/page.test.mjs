@@ -4,11 +4,11 @@ import { readFileSync, mkdtempSync, writeFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { require, WEB } from "../load.mjs";
+import { PACKAGES, require } from "../load.mjs";
 import { simulatePage } from "../simulate.mjs";
 
 const { chromium } = require("playwright-core");
-const AXE = readFileSync(path.join(WEB, "node_modules/axe-core/axe.min.js"), "utf8");
+const AXE = readFileSync(path.join(PACKAGES, "node_modules/axe-core/axe.min.js"), "utf8");
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
 const TABS = ["time", "kernels", "ranks", "memory"];
 let browser;

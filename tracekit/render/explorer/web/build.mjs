@@ -1,9 +1,11 @@
 // Writes page.js and page.css beside this folder, or into the folder given as the first argument.
-import { build } from "esbuild";
-import { fileURLToPath } from "node:url";
+import { createRequire } from "node:module";
 import path from "node:path";
+import { fileURLToPath } from "node:url";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
+// `npm run setup` installs packages here: a node_modules inside tracekit/ would be packaged.
+const { build } = createRequire(path.resolve(here, "../../../../build/explorer/package.json"))("esbuild");
 await build({
   absWorkingDir: here,
   entryPoints: ["page.ts", "page.css"],
