@@ -507,11 +507,14 @@ export class Data {
     return stage < 0 ? "outside any stage" : this.names[stage];
   }
 
+  /** Some threads of a host run collectives only. */
+  hasCompute(row: number): boolean {
+    return this.head.rows[row].lanes.some(([kind]) => kind === 0);
+  }
+
   /** Own work of a row beyond the median of its steps, in ns per step. */
   getBeyond(row: number): number {
-    const { lanes, beyond } = this.head.rows[row];
-    if (!lanes.some(([kind]) => kind === 0)) return 0;
-    return beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
+    return !this.hasCompute(row) ? 0 : this.head.rows[row].beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
   }
 
   /** Worst step of each row beyond the median row, by compute. */
@@ -523,6 +526,6 @@ export class Data {
   }
 
   getLateness(row: number): number {
-    return (this.head.rows[row].late ?? 0) * 1e6 + this.getBeyond(row);
+    return this.hasCompute(row) ? (this.head.rows[row].late ?? 0) * 1e6 + this.getBeyond(row) : -Infinity;
   }
 }

@@ -108,7 +108,10 @@ function openIssue(finding: number, pin = 0): void {
   const { number, claim, pins } = head.findings[finding];
   const place = pins[pin];
   if (place) {
-    if (!state.rows.includes(place.row)) chooseRows("", "");
+    if (!state.rows.includes(place.row)) {
+      chooseRows("", "");
+      void refresh();
+    }
     timeline.jump(place.row, place.t0, place.t1);
     timeline.say(`${number} · ${claim} · ${data.nameRow(place.row)}, ${formatTime(place.t1 - place.t0, 4)}`);
   }
@@ -539,17 +542,18 @@ const MEASURES: [title: string, get: (step: Step) => number][] = [
   ["idle", (step) => step.idle],
 ];
 function makeRankTab(): (HTMLElement | string)[] {
-  const worst = state.rows.slice().sort((a, b) => data.getLateness(b) - data.getLateness(a));
+  const rows = state.rows.filter((row) => data.hasCompute(row));
+  const worst = rows.slice().sort((a, b) => data.getLateness(b) - data.getLateness(a));
   const [first] = worst;
-  const late = head.rows[first].late;
-  const wait = late ? `; the others wait ${formatTime(late)} per step for it` : "";
-  const answer =
-    state.rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : data.getBeyond(first) > 0 || late ? `${capitalize(data.nameRow(first))} computes ${formatTime(data.getBeyond(first))} per step more than the median${wait}.` : "No rank computes more than the median.";
+  const late = head.rows[first]?.late;
+  const beyond = first === undefined ? 0 : data.getBeyond(first);
+  const facts = [beyond > 0 && `${data.nameRow(first)} computes ${formatTime(beyond)} per step more than the median`, late && `the others wait ${formatTime(late)} per step for ${beyond > 0 ? "it" : data.nameRow(first)}`].filter(Boolean);
+  const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : facts.length ? `${capitalize(facts.join("; "))}.` : "No rank computes more than the median.";
   let measure = 0;
   const canvas = make("canvas", "heat");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Heat map of ranks and steps; the table below has the same ranks.");
-  const draw = makeHeatMap(canvas, worst.slice(0, MOST_HEAT_ROWS), () => measure);
+  const draw = makeHeatMap(canvas, worst, () => measure);
   const bar = make("div", "bar");
   bar.append(
     make("h3", "", "Distance from the median of the step"),
@@ -575,12 +579,14 @@ function makeRankTab(): (HTMLElement | string)[] {
     state.focus = row;
     timeline.redraw();
   };
-  const heat = state.rows.length > 1 && data.steps.length ? [bar, canvas] : [];
-  return [make("p", "answer", answer), ...heat, makeTable(columns, state.rows, { name: "Ranks", by: state.rows.length > 2 ? 2 : 0, limit: 12, note, csv: true, pick })];
+  const heat = rows.length > 1 && data.steps.length ? [bar, canvas] : [];
+  return [make("p", "answer", answer), ...heat, makeTable(columns, rows, { name: "Ranks", by: rows.length > 2 ? 2 : 0, limit: 12, note, csv: true, pick })];
 }
 /** Draws rank by step: red above the median of the step, blue below. */
-function makeHeatMap(canvas: HTMLCanvasElement, rows: number[], getMeasure: () => number): () => void {
-  const numbers = [...new Set(data.steps.map((step) => step.number))].filter((n): n is number => n !== null).sort((a, b) => a - b);
+function makeHeatMap(canvas: HTMLCanvasElement, all: number[], getMeasure: () => number): () => void {
+  const rows = all.slice(0, MOST_HEAT_ROWS);
+  const compared = all.flatMap((row) => data.rows[row].steps);
+  const numbers = [...new Set(compared.map((step) => step.number))].filter((n): n is number => n !== null).sort((a, b) => a - b);
   const steps = new Map(rows.flatMap((row) => data.rows[row].steps.map((step): [string, Step] => [`${row},${step.number}`, step])));
   const height = rows.length > 32 ? 6 : rows.length > 8 ? 12 : 22;
   const left = 96;
@@ -599,7 +605,7 @@ function makeHeatMap(canvas: HTMLCanvasElement, rows: number[], getMeasure: () =
     const [, get] = MEASURES[getMeasure()];
     const { g, width } = prepareCanvas(canvas, 22 + rows.length * height);
     wide = Math.min(150, (width - left) / Math.max(1, numbers.length));
-    middles = numbers.map((number) => median(data.steps.filter((step) => step.number === number).map(get)));
+    middles = numbers.map((number) => median(compared.filter((step) => step.number === number).map(get)));
     const far = (row: number, i: number): number | null => {
       const step = steps.get(`${row},${numbers[i]}`);
       return step ? get(step) / (middles[i] || 1) - 1 : null;

@@ -116,7 +116,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   const isSmall = (): boolean => state.rows.length <= 2;
   const say = (text: string): void => {
-    detail.textContent = text || getHint();
+    detail.textContent = detail.title = text || getHint();
   };
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
@@ -570,11 +570,11 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const named = isSmall() && state.rows.length > 1 ? list[0] : null;
     for (const place of list) {
       const middle = place.y + Math.min(place.h, 30) / 2;
-      const left = place.lane === "kind" ? 14 : 2;
+      const left = place.lane === "kind" && gutter > 70 ? 14 : 2;
       if (place !== named) writeText(g, nameLane(place), left, middle + 0.5, gutter - left - 2);
     }
     for (const { lane, part, y, h } of list)
-      if (lane === "kind") {
+      if (lane === "kind" && gutter > 70) {
         g.fillStyle = getKindColor(part);
         g.fillRect(2, y + h / 2 - 4, 8, 8);
       }
