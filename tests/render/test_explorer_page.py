@@ -15,6 +15,8 @@ import chrome_builder as chrome
 import numpy as np
 import pytest
 from explorer_page import CAUSE_ROWS, build_blocks, list_traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from page_reading import Page
 from sample_report import HOSTILE, sample_report
 
@@ -554,6 +556,41 @@ def test_the_page_without_scripts_has_answer_findings_kernels_and_tables(sample)
     assert "could not be answered from this recording" in body
     sheets = [sample.overview, *(sheet for section in sample.sections for sheet in section.sheets), sample.values]
     assert body.count("<details><summary>") == 1 + sum(sheet is not None for sheet in sheets)
+
+
+# Any trace
+
+SPANS = st.tuples(st.integers(0, 60), st.integers(0, 20))
+KERNELS = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from([7, 8, 2**62]), SPANS, st.sampled_from("ab"), st.booleans()),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(KERNELS, st.lists(SPANS, max_size=3), st.lists(SPANS, max_size=3), st.lists(SPANS, max_size=6))
+def test_pages_of_drawn_traces_have_all_kernels_and_no_rest(tmp_path_factory, kernels, steps, stages, ops):
+    """Kernels of zero length, at once on one stream, outside all steps, with and without launch; steps that overlap."""
+    rows = [chrome.step(number, *span) for number, span in enumerate(steps, 1)]
+    rows += [chrome.annotation(f"stage_{place % 2}", *span) for place, span in enumerate(stages)]
+    rows += [chrome.op("aten::mm", *span) for span in ops]
+    for place, (device, stream, (start, length), name, linked) in enumerate(kernels, 1):
+        rows += [chrome.launch(max(start - 3, 0), place)] if linked else []
+        rows.append(chrome.kernel(name, start, length, place if linked else None, device, stream))
+    trace = tracekit.load(chrome.write(tmp_path_factory.mktemp("drawn") / "rank0.json", rows or [chrome.op("x", 1, 1)]))
+    blocks = build_blocks(trace)
+    page = Page(write_explorer_page(EMPTY, [blocks], ASSETS, CAUSE_ROWS).text)
+    if kernels:
+        shown = [kernel for row in range(len(page.head["rows"])) for kernel in kernels_of(page, row)]
+        ops_of_trace = trace["device_ops"]
+        assert sorted(shown) == sorted(
+            zip(ops_of_trace["ts_ns"], ops_of_trace["dur_ns"], ops_of_trace["name"], strict=True)
+        )
+        gaps, segments = page.started("gaps", 6), page.columns("segments", 3)
+        assert (np.bincount(np.repeat(np.arange(gaps.shape[1]), gaps[5]), segments[0]) == gaps[2]).all()
+        assert blocks.numbers["sum.ns"].sum() == ops_of_trace["dur_ns"].sum()
+    measured = page.started("steps", 10, 2)
+    assert (measured[5:].sum(0) == measured[3]).all()
 
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

@@ -48,10 +48,10 @@ def find_cells(start: Ints, step_starts: Ints) -> Ints:
 
 def make_lanes(boxes: RowBoxes) -> tuple[dict[str, Ints], Ints]:
     """Number the lanes of a row, a lane per kind and stream: (columns of the lanes, lane of each box)."""
-    highest = int(boxes.stream.max(initial=0)) + 1
-    distinct, lane = np.unique(boxes.kind * highest + boxes.stream, return_inverse=True)
-    kind, stream = np.divmod(distinct, highest)
-    return {"lane.kind": kind, "lane.number": stream}, lane.astype(np.int64)
+    streams, number = np.unique(boxes.stream, return_inverse=True)
+    distinct, lane = np.unique(boxes.kind * len(streams) + number, return_inverse=True)
+    kind, place = np.divmod(distinct, max(len(streams), 1))
+    return {"lane.kind": kind, "lane.number": streams[place]}, lane.astype(np.int64)
 
 
 def sort_boxes(boxes: RowBoxes, lane: Ints) -> dict[str, Ints]:
