@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.replay.edges import STREAM_WAIT, Ints
+from tracekit.replay.edges import STREAM_WAIT, Ints, Weights
 from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import MICRO, JobIndex
 
@@ -102,43 +102,44 @@ def _number_passes(index: JobIndex, kind: Ints) -> Ints:
     return number
 
 
-def _list_compute_waits(index: JobIndex, weight: Ints) -> tuple[Ints, Ints, Ints]:
+def _list_compute_waits(index: JobIndex, weights: Weights) -> tuple[Ints, Ints, Ints]:
     """List the waits of compute for collectives, and of collectives for compute: (edge, waiting op, op waited for)."""
-    edges = index.job.edges
-    rows = np.flatnonzero((edges.kind == STREAM_WAIT) & (weight > NEVER))
-    waiting, source = index.edge_op[rows], index.find_ops_ending_at(edges.source[rows])
+    edges, rows = index.job.edges, index.list_edges(STREAM_WAIT)
+    rows = rows[weights.weight[rows] > NEVER]
+    waiting, source = edges.owner[rows], index.find_ops_ending_at(edges.source[rows])
     crosses = (source >= 0) & (index.is_collective[waiting] != index.is_collective[source])
     return rows[crosses], waiting[crosses], source[crosses]
 
 
-def start_earlier(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Ints, Ints]:
+def start_earlier(index: JobIndex, weights: Weights, passes: Passes) -> tuple[Ints, Ints, Ints]:
     """Let each collective of a pass wait for what the one before it waits for: it begins one collective earlier.
 
     Returns the edges to add.
     """
     edges, total = index.job.edges, len(index.op_start)
-    rows, waiting, _ = _list_compute_waits(index, weight)
+    rows, waiting, _ = _list_compute_waits(index, weights)
     of_collective = index.is_collective[waiting]
     rows, waiting = rows[of_collective], waiting[of_collective]
     has_before, later = np.zeros(total, np.bool_), np.full(total, -1, np.int64)
     pairs = passes.before >= 0
     has_before[passes.ops[pairs]] = True
     later[passes.before[pairs]] = passes.ops[pairs]
-    moved = later[waiting] >= 0
-    added = edges.source[rows[moved]].astype(np.int64), index.op_start[later[waiting[moved]]], weight[rows[moved]]
-    weight[rows[has_before[waiting]]] = NEVER
+    moved = rows[later[waiting] >= 0]
+    targets = index.op_start[later[edges.owner[moved]]]
+    added = edges.source[moved].astype(np.int64), targets, weights.weight[moved]
+    weights.put(rows[has_before[waiting]], NEVER)
     return added
 
 
-def wait_later(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Ints, Ints]:
+def wait_later(index: JobIndex, weights: Weights, passes: Passes) -> tuple[Ints, Ints, Ints]:
     """Let compute wait for the collectives of a pass only where the last one is awaited: at the end of the pass.
 
     Where nothing is known to wait for the last one, the first kernel of another thread after it does. Returns the edges to add.
     """
     hidden = np.zeros(len(index.op_start), np.bool_)
     hidden[passes.ops[passes.after >= 0]] = True
-    rows, _, source = _list_compute_waits(index, weight)
-    weight[rows[hidden[source]]] = NEVER
+    rows, _, source = _list_compute_waits(index, weights)
+    weights.put(rows[hidden[source]], NEVER)
     last = passes.ops[(passes.after < 0) & (passes.before >= 0)]
     last = last[~np.isin(last, source)]
     target = _find_next_of_other_thread(index, last)
