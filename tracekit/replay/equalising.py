@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.model.tables.keys import group_arrays
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
-from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Weights
+from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
 from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import JobIndex, select_host_edges, select_ops
 
@@ -76,7 +76,8 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         targets = edge_of[ops]
     step = index.step_at(process, at)
     known = (targets >= 0) & ((step >= 0) | (not of_steps))
-    targets, process, at, name, step = targets[known], process[known], at[known], name[known], step[known]
+    if not known.all():
+        targets, process, at, name, step = (column[known] for column in (targets, process, at, name, step))
     unit, other = (step, process) if of_steps else (process, step)
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
@@ -86,14 +87,15 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
     may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
-    stage = index.stage_at(process, at)
-    where, _ = group_arrays([other, stage, name])
-    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
+    where, _ = group_arrays([other, index.stage_at(process, at), name])
+    del name
+    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int32), at)
     if has_own:
+        stage = index.stage_at(process, at)
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
         work.on_cpu = rows = np.flatnonzero(works & ~has_device)
         place, _ = group_arrays([other[rows], stage[rows]])
-        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int64), at[rows]
+        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int32), at[rows]
         work.of_stages = _PlacedWork(*of_rows)
     return work
 
@@ -115,24 +117,26 @@ class _PlacedWork:
     of_stages: _PlacedWork | None = None
 
     def __init__(
-        self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Ints, time: Ints
+        self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Numbers, time: Ints
     ) -> None:
         self.targets, self.rows, self.may_go, self.where = targets, np.flatnonzero(chosen), may_go, where
         order = np.lexsort((time, where, unit))
         fresh = np.append(True, (np.diff(unit[order]) != 0) | (np.diff(where[order]) != 0))[: len(order)]
         begin = np.flatnonzero(fresh)
         size = np.diff(np.append(begin, len(order)))
-        self.part = np.empty(len(order), np.int64)
-        self.part[order] = np.repeat(np.arange(len(begin)), size)
-        ordinal = np.empty(len(order), np.int64)
-        ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
+        # A job of a thousand ranks has millions of rows.
+        self.part, self.place = np.empty(len(order), np.int32), np.empty(len(order), np.int32)
+        self.part[order] = np.repeat(np.arange(len(begin), dtype=np.int32), size)
         self.of_part = order[begin]
         self.count = size
-        distinct, self.place = np.unique(where * (int(ordinal.max(initial=0)) + 1) + ordinal, return_inverse=True)
-        is_part_counted, places = counted[self.of_part], int(where.max(initial=-1)) + 1
-        self.usual_total = _Medians(where[self.of_part], is_part_counted, places)
-        self.usual_count = _Medians(where[self.of_part], is_part_counted, places)
-        self.usual_length = _Medians(self.place, counted, len(distinct))
+        of_part, is_part_counted = where[self.of_part], counted[self.of_part]
+        most = np.zeros(int(where.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(most, of_part, size)
+        first = np.cumsum(most) - most
+        self.place[order] = np.arange(len(order)) + np.repeat(first[of_part] - begin, size)
+        self.usual_total = _Medians(of_part, is_part_counted, len(most))
+        self.usual_count = _Medians(of_part, is_part_counted, len(most))
+        self.usual_length = _Medians(self.place, counted, int(most.sum()))
 
     def sum_parts(self, lengths: Ints) -> Ints:
         """Sum lengths by unit and place."""
@@ -156,7 +160,7 @@ class _PlacedWork:
 class _Medians:
     """Medians of the counted values of groups 0 … count-1; -1 for none. Groups with the same values as last time are kept."""
 
-    def __init__(self, group: Ints, counted: Mask, count: int) -> None:
+    def __init__(self, group: Numbers, counted: Mask, count: int) -> None:
         self.group, self.counted, self.values = group, counted, np.zeros(0, np.int64)
         self.middle = np.full(count, -1, np.int64)
 
@@ -173,7 +177,7 @@ class _Medians:
         return self.middle
 
 
-def _find_middle_values(group: Ints, values: Ints, count: int) -> Ints:
+def _find_middle_values(group: Numbers, values: Ints, count: int) -> Ints:
     """Compute the median of each group 0 … count-1; -1 for an empty one."""
     middle = np.full(count, -1, np.int64)
     order = np.lexsort((values, group))
