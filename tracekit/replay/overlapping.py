@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.replay.edges import STREAM_WAIT, Ints, Weights
+from tracekit.model.tables.keys import group_arrays
+from tracekit.replay.edges import STREAM_WAIT, Ints, Mask, Weights
 from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import MICRO, JobIndex
 
@@ -60,19 +61,25 @@ def list_early_reductions(index: JobIndex, ops: Ints) -> Ints:
 
 
 def _keep_parameters(index: JobIndex, ops: Ints) -> Ints:
-    """Keep the collectives of parameters and gradients, and leave out those of activations, which are needed at once.
+    """Keep the collectives of parameters and gradients, and leave out those of activations, which are needed at once."""
+    return ops[~index.recall("activations", lambda: _mark_activations(index))[ops]]
+
+
+def _mark_activations(index: JobIndex) -> Mask:
+    """Mark the ops of groups whose collectives are of activations.
 
     Sequence parallelism gathers and reduces in the forward and in the backward pass: every thread that gathers in such a group
     also reduces. Gradients are reduced in the backward pass only.
     """
     kinds = [index.match_ops(pattern) & (index.op_thread >= 0) for pattern in ("AllGather", "ReduceScatter")]
-    group = np.unique(index.group.astype(str), return_inverse=True)[1].reshape(-1)
-    key = np.stack((index.op_process, group))
-    gathers, reduces = ({*zip(*key[:, rows].tolist(), index.op_thread[rows].tolist(), strict=True)} for rows in kinds)
-    spared = {work[:2] for work in gathers - reduces}
-    of_activations = {work[:2] for work in gathers & reduces} - spared
-    kept = [place not in of_activations for place in zip(*key[:, ops].tolist(), strict=True)]
-    return ops[np.array(kept, np.bool_)]
+    group, groups = group_arrays([index.op_process, index.group])
+    thread, first = group_arrays([group, index.op_thread])
+    gathers, reduces = np.zeros((2, len(first)), np.bool_)
+    gathers[thread[kinds[0]]] = reduces[thread[kinds[1]]] = True
+    of_activations = np.zeros(len(groups), np.bool_)
+    of_activations[group[first[gathers & reduces]]] = True
+    of_activations[group[first[gathers & ~reduces]]] = False
+    return of_activations[group]
 
 
 def _arrange(index: JobIndex, ops: Ints, number: Ints) -> Passes:
