@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.model.tables.keys import group_arrays
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
-from tracekit.replay.edges import COPY, KERNEL, Ints, Mask
+from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
 from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import JobIndex, select_host_edges, select_ops
 
@@ -19,24 +19,26 @@ AS_IT_IS, NOWHERE_ELSE = -1, -2
 """Marks of lengths: the rank or step is at most as slow as others there; no other works there."""
 
 
-def equalise_work(index: JobIndex, weight: Ints, change: RunChange) -> None:
+def equalise_work(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Let each op, or each stretch of host time, last as long as that of the median rank or step at the same place."""
     work = index.recall((equalise_work, change), lambda: _place_work(index, change))
-    lengths = weight[work.targets]
+    lengths = weights.weight[work.targets]
     left = lengths > NEVER
     if not left.any():
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
-    usual = work.find_usual_lengths(np.where(left, lengths, 0))
-    slower = work.chosen & left & (usual >= 0)
-    weight[work.targets[slower]] = usual[slower]
+    usual, rows = work.find_usual_lengths(np.where(left, lengths, 0)), work.rows
+    slower = left[rows] & (usual >= 0)
+    weights.put(work.targets[rows[slower]], usual[slower])
     # Work that is done nowhere else at this place: pauses, and code of this rank or step only.
-    extra = work.may_go & left & (usual == NOWHERE_ELSE)
-    weight[work.targets[extra]] = 0
+    extra = rows[left[rows] & (usual == NOWHERE_ELSE)]
+    weights.put(work.targets[extra[work.may_go[extra]]], 0)
     if work.of_stages is not None:
-        _shorten_extra_work(work, weight, work.chosen & left & (usual == NOWHERE_ELSE))
+        is_extra = np.zeros(len(left), np.bool_)
+        is_extra[extra] = True
+        _shorten_extra_work(work, weights, is_extra)
 
 
-def _shorten_extra_work(work: _PlacedWork, weight: Ints, extra: Mask) -> None:
+def _shorten_extra_work(work: _PlacedWork, weights: Weights, extra: Mask) -> None:
     """Shorten CPU work that no other has, as far as the stage is longer with it than the median of the others.
 
     Ops of one stage can differ between ranks that work equally long, as in a pipeline.
@@ -45,15 +47,14 @@ def _shorten_extra_work(work: _PlacedWork, weight: Ints, extra: Mask) -> None:
     is_extra = extra[rows]
     if of_stages is None or not is_extra.any():
         return
-    lengths = np.maximum(weight[of_stages.targets], 0)
+    lengths = np.maximum(weights.weight[of_stages.targets], 0)
     total = of_stages.sum_parts(lengths)
-    parts = np.flatnonzero(of_stages.counted[of_stages.of_part])
     of_part = of_stages.where[of_stages.of_part]
-    usual = _find_middle_values(of_part[parts], total[parts], int(of_stages.where.max(initial=-1)) + 1)
+    usual = of_stages.usual_total.find(total)
     longer = of_stages.sum_parts(np.where(is_extra, lengths, 0))
     factor = np.clip((np.maximum(usual, 0)[of_part] - (total - longer)) / np.maximum(longer, 1), 0, 1)
     shorter = (lengths * factor[of_stages.part]).astype(np.int64)
-    weight[of_stages.targets[is_extra]] = shorter[is_extra]
+    weights.put(of_stages.targets[is_extra], shorter[is_extra])
 
 
 def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
@@ -62,7 +63,7 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     everywhere = replace(change.where, step=None) if of_steps else replace(change.where, rank=None)
     if change.on == "host":
         rows = select_host_edges(index, everywhere, returns=True)
-        process, at = index.edge_process[rows], index.job.time[edges.target[rows]] - 1
+        process, at = index.find_edge_processes(rows), index.job.time[edges.target[rows]] - 1
         name = np.append(index.number_names(lambda graph: graph.paths.name), -1)[edges.owner[rows]]
         targets = rows
     else:
@@ -70,12 +71,13 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         process, at = index.op_process[ops], index.op_at_ns[ops]
         name = index.number_names(lambda graph: graph.ops.name)[ops]
         edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int64)
-        own = np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY)))
+        own = index.list_edges(KERNEL, COPY)
         edge_of[edges.owner[own]] = own
         targets = edge_of[ops]
     step = index.step_at(process, at)
     known = (targets >= 0) & ((step >= 0) | (not of_steps))
-    targets, process, at, name, step = targets[known], process[known], at[known], name[known], step[known]
+    if not known.all():
+        targets, process, at, name, step = (column[known] for column in (targets, process, at, name, step))
     unit, other = (step, process) if of_steps else (process, step)
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
@@ -85,14 +87,15 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
     may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
-    stage = index.stage_at(process, at)
-    where, _ = group_arrays([other, stage, name])
-    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
+    where, _ = group_arrays([other, index.stage_at(process, at), name])
+    del name
+    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int32), at)
     if has_own:
+        stage = index.stage_at(process, at)
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
         work.on_cpu = rows = np.flatnonzero(works & ~has_device)
         place, _ = group_arrays([other[rows], stage[rows]])
-        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int64), at[rows]
+        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int32), at[rows]
         work.of_stages = _PlacedWork(*of_rows)
     return work
 
@@ -106,7 +109,7 @@ def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
 class _PlacedWork:
     """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
-    `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
+    `targets` are its edges, `rows` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
     `on_cpu` are the rows that work without a device, and `of_stages` the same by stage.
     """
 
@@ -114,45 +117,67 @@ class _PlacedWork:
     of_stages: _PlacedWork | None = None
 
     def __init__(
-        self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Ints, time: Ints
+        self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Numbers, time: Ints
     ) -> None:
-        self.targets, self.chosen, self.may_go, self.counted, self.where = targets, chosen, may_go, counted, where
+        self.targets, self.rows, self.may_go, self.where = targets, np.flatnonzero(chosen), may_go, where
         order = np.lexsort((time, where, unit))
         fresh = np.append(True, (np.diff(unit[order]) != 0) | (np.diff(where[order]) != 0))[: len(order)]
         begin = np.flatnonzero(fresh)
         size = np.diff(np.append(begin, len(order)))
-        self.part = np.empty(len(order), np.int64)
-        self.part[order] = np.repeat(np.arange(len(begin)), size)
-        ordinal = np.empty(len(order), np.int64)
-        ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
+        # A job of a thousand ranks has millions of rows.
+        self.part, self.place = np.empty(len(order), np.int32), np.empty(len(order), np.int32)
+        self.part[order] = np.repeat(np.arange(len(begin), dtype=np.int32), size)
         self.of_part = order[begin]
         self.count = size
-        distinct, self.place = np.unique(where * (int(ordinal.max(initial=0)) + 1) + ordinal, return_inverse=True)
-        self.place_count = len(distinct)
+        of_part, is_part_counted = where[self.of_part], counted[self.of_part]
+        most = np.zeros(int(where.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(most, of_part, size)
+        first = np.cumsum(most) - most
+        self.place[order] = np.arange(len(order)) + np.repeat(first[of_part] - begin, size)
+        self.usual_total = _Medians(of_part, is_part_counted, len(most))
+        self.usual_count = _Medians(of_part, is_part_counted, len(most))
+        self.usual_length = _Medians(self.place, counted, int(most.sum()))
 
     def sum_parts(self, lengths: Ints) -> Ints:
         """Sum lengths by unit and place."""
         return np.bincount(self.part, weights=lengths, minlength=len(self.count)).astype(np.int64)
 
     def find_usual_lengths(self, lengths: Ints) -> Ints:
-        """Find how long each op would take in the median of the counted units, `AS_IT_IS` or `NOWHERE_ELSE`.
+        """Find how long the work of `rows` would take in the median of the counted units, `AS_IT_IS` or `NOWHERE_ELSE`.
 
         Where all do equally many, each takes as long as that at its place; otherwise all are scaled to the usual sum.
         """
+        rows = self.rows
+        where, part = self.where[rows], self.part[rows]
         total = self.sum_parts(np.maximum(lengths, 0))
-        parts = np.flatnonzero(self.counted[self.of_part])
-        of_part, place_count = self.where[self.of_part], int(self.where.max(initial=-1)) + 1
-        usual_total = _find_middle_values(of_part[parts], total[parts], place_count)[self.where]
-        usual_count = _find_middle_values(of_part[parts], self.count[parts], place_count)[self.where]
-        own = total[self.part]
-        counted = self.counted
-        middle = _find_middle_values(self.place[counted], lengths[counted], self.place_count)[self.place]
-        scaled = (lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
-        usual = np.where((usual_count == self.count[self.part]) & (middle >= 0), middle, scaled)
+        usual_total, usual_count = self.usual_total.find(total)[where], self.usual_count.find(self.count)[where]
+        own, middle = total[part], self.usual_length.find(lengths)[self.place[rows]]
+        scaled = (lengths[rows] * (usual_total / np.maximum(own, 1))).astype(np.int64)
+        usual = np.where((usual_count == self.count[part]) & (middle >= 0), middle, scaled)
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
 
 
-def _find_middle_values(group: Ints, values: Ints, count: int) -> Ints:
+class _Medians:
+    """Medians of the counted values of groups 0 … count-1; -1 for none. Groups with the same values as last time are kept."""
+
+    def __init__(self, group: Numbers, counted: Mask, count: int) -> None:
+        self.group, self.counted, self.values = group, counted, np.zeros(0, np.int64)
+        self.middle = np.full(count, -1, np.int64)
+
+    def find(self, values: Ints) -> Ints:
+        """Find the median of each group."""
+        is_changed = np.ones(len(self.middle), np.bool_)
+        if len(self.values):
+            is_changed[:] = False
+            is_changed[self.group[values != self.values]] = True
+        rows = np.flatnonzero(is_changed[self.group] & self.counted)
+        changed = np.flatnonzero(is_changed)
+        self.middle[changed] = _find_middle_values(self.group[rows], values[rows], len(self.middle))[changed]
+        self.values = values
+        return self.middle
+
+
+def _find_middle_values(group: Numbers, values: Ints, count: int) -> Ints:
     """Compute the median of each group 0 … count-1; -1 for an empty one."""
     middle = np.full(count, -1, np.int64)
     order = np.lexsort((values, group))

@@ -20,7 +20,6 @@ from tracekit.process.name_filters import look_up_names
 from tracekit.process.steps.engine_batches import parse_engine_batch
 from tracekit.replay.changes import RunChange, Selection
 from tracekit.replay.edges import (
-    DEVICE_KINDS,
     HOST_KINDS,
     SYNC_RETURN,
     TRANSFER,
@@ -44,13 +43,6 @@ class JobIndex:
 
     def __init__(self, job: JobGraph) -> None:
         self.job = job
-        edges = job.edges
-        self.edge_process = job.process_of(edges.target)
-        is_arrival = self.edge_process == len(job.processes)
-        self.edge_process[is_arrival] = job.process_of(edges.source[is_arrival])
-        self.edge_op = np.where(np.isin(edges.kind, DEVICE_KINDS), edges.owner, -1)
-        self.host_edges = np.flatnonzero(np.isin(edges.kind, HOST_KINDS))
-        self.returns = np.flatnonzero(edges.kind == SYNC_RETURN)
         self.parent = _concatenate(
             job, lambda number: _shift(job.processes[number].paths.parent, job.first_path[number])
         )
@@ -86,6 +78,18 @@ class JobIndex:
             self._recalled[key] = make()
         recalled: T = self._recalled[key]
         return recalled
+
+    def list_edges(self, *kinds: int) -> Ints:
+        """List the edges of one or several kinds."""
+        return self.recall(kinds, lambda: np.flatnonzero(np.isin(self.job.edges.kind, kinds)))
+
+    def find_edge_processes(self, rows: Ints) -> Ints:
+        """Find the process of each edge; that of its source for an arrival."""
+        edges, process_of = self.job.edges, self.job.process_of
+        process = process_of(edges.target[rows])
+        is_arrival = process == len(self.job.processes)
+        process[is_arrival] = process_of(edges.source[rows[is_arrival]])
+        return process
 
     def match_paths(self, pattern: str) -> Mask:
         """Mark the paths that end in a row of a matching name; the last element is for no path."""
@@ -346,11 +350,11 @@ def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = Fals
 
 def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
     job = index.job
-    edges, rows = job.edges, index.host_edges
+    edges, rows = job.edges, index.list_edges(*HOST_KINDS)
     if returns:
-        rows = np.concatenate((rows, index.returns))
+        rows = np.concatenate((rows, index.list_edges(SYNC_RETURN)))
     path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
-    chosen = mark_windows(index, where, index.edge_process[rows], time)
+    chosen = mark_windows(index, where, index.find_edge_processes(rows), time)
     if where.row:
         chosen &= index.match_paths(where.row)[path]
     if where.by:
@@ -438,13 +442,14 @@ def select_host_transfers(index: JobIndex, where: Selection) -> Ints:
     if where.work or where.longer_than_us:
         return np.empty(0, np.int64)
     job, edges = index.job, index.job.edges
-    rows = np.flatnonzero((edges.kind == TRANSFER) & (edges.owner < 0))
+    rows = index.list_edges(TRANSFER)
+    rows = rows[edges.owner[rows] < 0]
     met = index.recall("host collectives", lambda: _index_host_meetings(job))
     place = np.full(len(job.time), -1, np.int64)
     place[met.end] = np.arange(len(met.end))
     place = place[edges.target[rows]]
     rows, place = rows[place >= 0], place[place >= 0]
-    process, path = index.edge_process[rows], met.path[place]
+    process, path = index.find_edge_processes(rows), met.path[place]
     chosen = mark_windows(index, where, process, job.time[met.begin[place]])
     for pattern, texts in ((where.op, met.op), (where.group, met.group)):
         if pattern:

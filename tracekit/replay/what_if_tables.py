@@ -17,8 +17,8 @@ from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.units import format_quantity
 from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, STREAM_WAIT, SYNC_RETURN, TRANSFER, Ints, Mask, split_rows
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.ledger import CriticalPath, Ledger, name_owners
-from tracekit.replay.paths import NEVER
+from tracekit.replay.ledger import CriticalPath, Ledger, keep_unexplained, name_owners
+from tracekit.replay.paths import NEVER, SpentTime, join_spent_times
 from tracekit.replay.predict import Prediction
 from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps
@@ -65,10 +65,10 @@ def count_steps(steps: JobSteps, begun_at: Mask | None = None) -> int:
     return len(np.unique(steps.number[numbered])) + int(unnumbered)
 
 
-def sum_owners(job: JobGraph, spent_ns: Ints) -> dict[Owner, int]:
+def sum_owners(job: JobGraph, spent: SpentTime) -> dict[Owner, int]:
     """Sum times of edges by owner as tables name it, the largest first: marks of all steps are one owner."""
     owned: dict[Owner, int] = {}
-    for row in name_owners(job, spent_ns).rows("rank", "kind", "name", "ns"):
+    for row in name_owners(job, spent).rows("rank", "kind", "name", "ns"):
         name = row["name"]
         if name and parse_profiler_step(name) is not None:
             name = STEP_MARK
@@ -79,9 +79,7 @@ def sum_owners(job: JobGraph, spent_ns: Ints) -> dict[Owner, int]:
 
 def describe_largest_residual(job: JobGraph, ledger: Ledger) -> str:
     """Describe the largest part of the time that nothing explains: `18 % stream gap before add, rank 0`; empty without any."""
-    unexplained = np.zeros(len(job.settled.residual_ns), np.int64)
-    for owed_ns in ledger.owed_ns:
-        unexplained += np.minimum(owed_ns, job.settled.residual_ns)
+    unexplained = join_spent_times([keep_unexplained(job, owed) for owed in ledger.owed])
     ranks: dict[tuple[str, str | None], dict[int | None, int]] = {}
     for (rank, kind, name), ns in sum_owners(job, unexplained).items():
         ranks.setdefault((kind, name), {})[rank] = ns
@@ -141,11 +139,11 @@ def measure_path_cover(steps: JobSteps, path: CriticalPath, time: Ints) -> PathC
 
 def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover) -> Sheet:
     """List the critical path by owner, per counted step. The rows add up to the path."""
-    of_graph = path.spent_ns[: len(job.edges.source)]
-    owned = sum_owners(job, of_graph)
-    if added := int(path.spent_ns[len(of_graph) :].sum()):
+    is_added = path.spent.edge >= len(job.edges.source)
+    owned = sum_owners(job, SpentTime(path.spent.edge[~is_added], path.spent.ns[~is_added]))
+    if added := int(path.spent.ns[is_added].sum()):
         owned[None, KIND_LABELS["changed"], None] = added
-    unexplained = sum_owners(job, np.minimum(of_graph, job.settled.residual_ns))
+    unexplained = sum_owners(job, keep_unexplained(job, path.spent))
     rows = [(*owner, ns, unexplained.get(owner, 0)) for owner, ns in owned.items()]
     listed, rest = rows[:MAX_PATH_ROWS], rows[MAX_PATH_ROWS:]
     if rest:
@@ -185,7 +183,7 @@ def make_ledger_sheets(job: JobGraph, steps: JobSteps, ledger: Ledger) -> tuple[
     ranks, rows = [], []
     for (role, rank), places in _group_processes(job, ledger).items():
         window, work = (int(column[places].sum()) for column in (ledger.window_ns, ledger.work_ns))
-        owned = sum_owners(job, np.sum([ledger.owed_ns[place] for place in places], axis=0))
+        owned = sum_owners(job, join_spent_times([ledger.owed[place] for place in places]))
         if before := int(ledger.before_ns[places].sum()):
             owned = _sort_owners({**owned, (rank, BEFORE, None): before})
         per_step, of_window = window / count, max(window, 1)
@@ -275,12 +273,11 @@ def make_touched_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Shee
     """List the rows and ops that each change touches, the largest difference first."""
     cells = []
     for touched in list_touched_edges(job, predictions):
-        counts = np.zeros((4, len(job.edges.source)), np.int64)
-        parts = np.ones(len(touched.rows), np.int64), touched.before_ns, touched.after_ns, touched.is_dropped
-        counts[:, touched.rows] = np.stack(parts)
+        edges, count = touched.rows.astype(np.int32), np.ones(len(touched.rows), np.int64)
+        counts = count, touched.before_ns, touched.after_ns, touched.is_dropped.astype(np.int64)
         sums: dict[tuple[str, str | None], list[int]] = {}
         for place, column in enumerate(counts):
-            for (_, kind, name), value in sum_owners(job, column).items():
+            for (_, kind, name), value in sum_owners(job, SpentTime(edges, column)).items():
                 sums.setdefault((kind, name), [0, 0, 0, 0])[place] += value
         listed = sorted(sums.items(), key=lambda item: (item[1][2] - item[1][1], -item[1][0], str(item[0])))
         cells += [(touched.number, *owner, *values) for owner, values in listed]
@@ -296,12 +293,12 @@ def make_changed_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -
     for touched in list_touched_edges(job, predictions):
         rows = touched.rows
         at = job.time[edges.target[rows]] - 1
-        of_op = is_device[rows] & (index.edge_op[rows] >= 0)
-        at[of_op] = index.op_at_ns[index.edge_op[rows[of_op]]]
+        of_op = is_device[rows] & (edges.owner[rows] >= 0)
+        at[of_op] = index.op_at_ns[edges.owner[rows[of_op]]]
         change = touched.after_ns - touched.before_ns
         parts = (change * is_device[rows], change * is_host[rows], touched.is_dropped.astype(np.int64))
         sums: dict[str, list[int]] = {}
-        stages = _find_stage_names(job, index.edge_process[rows], at)
+        stages = _find_stage_names(job, index.find_edge_processes(rows), at)
         for stage, *values in zip(stages, *(part.tolist() for part in parts), strict=True):
             known = sums.setdefault(stage or OUTSIDE, [0, 0, 0])
             known[:] = [old + new for old, new in zip(known, values, strict=True)]
