@@ -15,10 +15,22 @@ from tracekit.model.stages import get_stage_name, parse_profiler_step
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.units import format_quantity
-from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, STREAM_WAIT, SYNC_RETURN, TRANSFER, Ints, Mask, split_rows
+from tracekit.replay.edges import (
+    COPY,
+    DEVICE_KINDS,
+    HOST_KINDS,
+    KERNEL,
+    KINDS,
+    STREAM_WAIT,
+    SYNC_RETURN,
+    TRANSFER,
+    Ints,
+    Mask,
+    split_rows,
+)
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, Ledger, name_owners
-from tracekit.replay.paths import NEVER
+from tracekit.replay.paths import NEVER, UNLIMITED
 from tracekit.replay.predict import Prediction
 from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps
@@ -48,7 +60,7 @@ OTHERS, BEFORE, OUTSIDE = "other owners", "before the recording", "outside any s
 STEP_MARK = "ProfilerStep"
 """Name for the marks of all steps: host time within a step in which nothing is recorded."""
 
-MAX_PATH_ROWS, MAX_RANK_OWNERS = 200, 20
+MAX_PATH_ROWS, MAX_RANK_OWNERS, MAX_NEXT_OWNERS = 200, 20, 20
 
 LEAST_SHOWN = 0.001
 """Share of the critical path from which on the owners of unexplained time are listed."""
@@ -69,12 +81,37 @@ def sum_owners(job: JobGraph, spent_ns: Ints) -> dict[Owner, int]:
     """Sum times of edges by owner as tables name it, the largest first: marks of all steps are one owner."""
     owned: dict[Owner, int] = {}
     for row in name_owners(job, spent_ns).rows("rank", "kind", "name", "ns"):
-        name = row["name"]
-        if name and parse_profiler_step(name) is not None:
-            name = STEP_MARK
-        owner = row["rank"], KIND_LABELS[row["kind"]], name
+        owner = _make_owner(row["rank"], row["kind"], row["name"])
         owned[owner] = owned.get(owner, 0) + row["ns"]
     return _sort_owners(owned)
+
+
+def _make_owner(rank: int | None, kind: str, name: str | None) -> Owner:
+    return rank, KIND_LABELS[kind], STEP_MARK if name and parse_profiler_step(name) is not None else name
+
+
+def _find_least_slack(job: JobGraph, slack_ns: Ints) -> dict[Owner, int]:
+    """Find the least slack of the edges of each owner; owners without a limit are left out."""
+    edges, least = job.edges, dict[Owner, int]()
+    used = np.flatnonzero(slack_ns < UNLIMITED)
+    process = job.process_of(edges.target[used])
+    is_arrival = process == len(job.processes)
+    process[is_arrival] = job.process_of(edges.source[used[is_arrival]])
+    for number, (graph, rows) in enumerate(zip(job.processes, split_rows(process, len(job.processes)), strict=True)):
+        for kind, of_kind in enumerate(split_rows(edges.kind[used[rows]], len(KINDS))):
+            mine = used[rows[of_kind]]
+            name, first = (
+                (graph.ops.name, job.first_op[number])
+                if kind in DEVICE_KINDS
+                else (graph.paths.name, job.first_path[number])
+            )
+            codes = np.append(name.codes, -1)[np.where(edges.owner[mine] >= 0, edges.owner[mine] - first, -1)]
+            lowest = np.full(len(name.texts) + 1, UNLIMITED, np.int64)
+            np.minimum.at(lowest, codes, slack_ns[mine])
+            for code in np.flatnonzero(lowest < UNLIMITED).tolist():
+                owner = _make_owner(graph.source.rank, KINDS[kind], (*name.texts, None)[code])
+                least[owner] = min(least.get(owner, UNLIMITED), int(lowest[code]))
+    return dict(sorted(least.items(), key=lambda item: (item[1], str(item[0]))))
 
 
 def describe_largest_residual(job: JobGraph, ledger: Ledger) -> str:
@@ -113,6 +150,7 @@ _PATH = parse_headings("""
     name | row or op
     step_ns | per step | ns | Time on the critical path, per counted step.
     share | share | ratio | Of the critical path.
+    slack_ns | slack | ns | By how much this work could grow off the critical path before it decides the end: the least of its instances.
     unexplained_ns | unexplained | ns | The part that no recorded or inferred dependency explains.
 """)
 
@@ -139,20 +177,27 @@ def measure_path_cover(steps: JobSteps, path: CriticalPath, time: Ints) -> PathC
     return PathCover(covered, max(count_steps(steps, ends > ends.max() - covered), 1), share)
 
 
-def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover) -> Sheet:
-    """List the critical path by owner, per counted step. The rows add up to the path."""
+def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover, slack_ns: Ints) -> Sheet:
+    """List the critical path by owner, per counted step, and the owners off it with the least slack.
+
+    The rows add up to the path. `slack_ns` is that of each edge.
+    """
     of_graph = path.spent_ns[: len(job.edges.source)]
     owned = sum_owners(job, of_graph)
     if added := int(path.spent_ns[len(of_graph) :].sum()):
         owned[None, KIND_LABELS["changed"], None] = added
     unexplained = sum_owners(job, np.minimum(of_graph, job.settled.residual_ns))
-    rows = [(*owner, ns, unexplained.get(owner, 0)) for owner, ns in owned.items()]
+    least = _find_least_slack(job, np.where((of_graph > 0) | (job.edges.weight <= 0), UNLIMITED, slack_ns))
+    following = [owner for owner in least if owner not in owned][:MAX_NEXT_OWNERS]
+    rows = [(*owner, owned.get(owner, 0), least.get(owner), unexplained.get(owner, 0)) for owner in owned]
     listed, rest = rows[:MAX_PATH_ROWS], rows[MAX_PATH_ROWS:]
     if rest:
-        listed.append((None, OTHERS, f"{len(rest)} more", sum(row[3] for row in rest), sum(row[4] for row in rest)))
+        sums = sum(row[3] for row in rest), None, sum(row[5] for row in rest)
+        listed.append((None, OTHERS, f"{len(rest)} more", *sums))
+    listed += [(*owner, 0, least[owner], 0) for owner in following]
     cells: list[tuple[Any, ...]] = [
-        (*owner, ns / cover.steps, ns / max(cover.ns, 1), of_residual / cover.steps)
-        for *owner, ns, of_residual in listed
+        (*owner, ns / cover.steps, ns / max(cover.ns, 1), slack, of_residual / cover.steps)
+        for *owner, ns, slack, of_residual in listed
     ]
     headings = _PATH if cover.residual_share >= LEAST_SHOWN else _PATH[:-1]
     return make_replay_sheet("critical_path", "Critical path by owner", headings, cells)
