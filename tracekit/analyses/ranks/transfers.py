@@ -496,7 +496,6 @@ def _compute_copy_rate(rows: Frame) -> float | None:
 ANALYSIS = Analysis(
     id="transfers",
     title="How long do weight sync and offloading take?",
-    bases={"weight-sync": "modelled", "offload": "bound"},
     reads=("host_ops", "device_ops"),
     writes=(TRANSFERS,),
     rests_on=("collectives", "gpu_time", "logged", "segments"),

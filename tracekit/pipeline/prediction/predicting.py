@@ -205,5 +205,5 @@ def _measure_share(finding: Finding, saved: float) -> float:
     """Measure the share of the step that orders a finding."""
     if finding.saving is not None:
         return finding.saving.ratio
-    left = (finding.cost_ratio or 0.0) * finding.confidence
+    left = finding.cost_ratio or 0.0
     return left - saved if finding.rule in SYMPTOM_RULES else left
