@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report, Section, Sheet
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
-from tracekit.replay.apply import Weights, apply_change
 from tracekit.replay.contention import Contention
-from tracekit.replay.edges import Ints
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, close_ledger, find_critical_path
-from tracekit.replay.paths import UNLIMITED, measure_slack, order_instants
 from tracekit.replay.plan import MOST_RESIDUAL, Plan
-from tracekit.replay.predict import Prediction, join_added
+from tracekit.replay.predict import Prediction
 from tracekit.replay.process_parts.host_load import HostContention, judge_host_contention
-from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 from tracekit.replay.what_if_tables import (
     count_steps,
+    find_least_slack,
     list_touched_edges,
     make_changed_stage_sheet,
     make_ledger_sheets,
@@ -278,31 +273,8 @@ def _build_sections(answer: WhatIf) -> Iterator[Section]:
         yield Section("touched", "Changed work", sheets=select_filled_sheets(*touched))
     after = " after the changes" if answer.predictions else ""
     time = answer.predictions[-1].timing.time if answer.predictions else job.time
-    path_sheet = make_path_sheet(job, answer.path, measure_path_cover(steps, answer.path, time), _find_slack(answer))
-    yield Section("critical_path", f"Critical path{after}", sheets=(path_sheet,))
+    cover = measure_path_cover(steps, answer.path, time)
+    slack = find_least_slack(job, steps, answer.predictions, answer.path)
+    yield Section("critical_path", f"Critical path{after}", sheets=(make_path_sheet(job, answer.path, cover, slack),))
     sheets = make_ledger_sheets(job, steps, close_ledger(job, steps))
     yield Section("ledger", "Time without device work by owner, as recorded", sheets=select_filled_sheets(*sheets))
-
-
-def _find_slack(answer: WhatIf) -> Ints:
-    """Find the slack of each edge of the graph before the end of the critical path, after all changes."""
-    job, steps, settled = answer.job, answer.steps, answer.job.settled
-    timing, ordering = settled.timing, settled.ordering
-    source, target, weight = job.edges.source, job.edges.target, job.edges.weight
-    if answer.predictions:
-        timing, index, weights = answer.predictions[-1].timing, JobIndex(job), Weights(weight.copy(), [])
-        for prediction in answer.predictions:
-            apply_change(index, weights, prediction.change)
-        added = join_added(weights)
-        source, target = np.concatenate((source, added[0])), np.concatenate((target, added[1]))
-        weight, ordering = np.concatenate((weights.weight, added[2])), order_instants(len(job.time), source, target)
-        # Edges that decided have the weight that the replay used, also where contention changed the length of kernels.
-        decided = np.flatnonzero(timing.decider >= 0)
-        edges = timing.decider[decided]
-        weight[edges] = timing.time[decided] - timing.time[source[edges]]
-    time = timing.time
-    ends, begin = (steps.end, time[steps.begin].min()) if len(steps) else (np.arange(len(time)), time.min(initial=0))
-    if not len(ends):
-        return np.empty(0, np.int64)
-    slack = measure_slack(ordering, source, target, weight, time, int(ends[time[ends].argmax()]))
-    return np.where(time[job.edges.target] > begin, slack[: len(job.edges.source)], UNLIMITED)
