@@ -1,5 +1,7 @@
 """What R05, R06 and R07 say of communication, and where they say nothing."""
 
+import json
+
 import pytest
 from analyses.communication_sections import QUESTION, answers, evidence, late, measured, rules, section
 from chrome_builder import BASE_NS, annotation, launched, op, step, write
@@ -114,6 +116,24 @@ def test_one_mechanism_gives_one_finding(tmp_path):
     found = section(tmp_path, hardly_overlapped(compute=900, each=50))
     assert rules(found) == ["exposed-communication"]
     assert [answer for answer, _ in answers(found, "no-comm-overlap")] == ["clear"]
+
+
+@pytest.mark.parametrize(
+    ("name", "verbs"),
+    [
+        ("ncclDevKernel_AllReduce", ["hide", "accumulate"]),
+        ("ncclDevKernel_AllGather", ["prefetch"]),
+        ("ncclKernel_AllToAll", []),  # the next op needs its result
+    ],
+)
+def test_changes_are_named_for_what_can_overlap(tmp_path, name, verbs):
+    """Two all-to-alls of 20 beside an all-reduce of 10: hiding that one alone is no prediction of the fix."""
+    names = [name, name, "ncclDevKernel_AllReduce"] if not verbs else [name, name, name]
+    rows = [step(1, 0, 200), annotation("actor_update", 0, 200), *launched("gemm", 0, 0, 100, 1)]
+    for number, (each, at, dur) in enumerate(zip(names, (100, 120, 140), (20, 20, 10), strict=True), 2):
+        rows += launched(each, at, at, dur, number, stream=9)
+    (found,) = section(tmp_path, rows).findings
+    assert [json.loads(change)["do"] for change in found.changes] == verbs
 
 
 # R07

@@ -1,5 +1,7 @@
 """Rules R02, R15 and R29: when they fire, when they do not, and what belongs to which of them."""
 
+import json
+
 import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from jobsim.job import Fault, Job
@@ -200,6 +202,7 @@ def test_silence_at_the_head_of_a_stage_is_not_claimed_by_the_edge(tmp_path):
     ]  # fmt: skip
     (found,) = findings(tmp_path, rows)
     assert (found.rule, found.cost_ns) == ("host-silence", 60_000_000)
+    assert [json.loads(change)["stage"] for change in found.changes] == ["update_actor"]
 
 
 def test_a_stage_that_leaves_the_gpu_alone_may_be_silent(tmp_path):

@@ -1,5 +1,6 @@
 """Hosts that pause outside all stages, such as one that logs at the end of every step: numbers worked by hand."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,6 +54,8 @@ def test_a_host_that_logs_after_every_step_is_silent_outside_any_stage(tmp_path)
     assert "outside any stage" in found.claim
     assert {place.stage for place in found.places} == {None}
     assert {m.name: m.value for m in found.evidence}["outside_ns"] == found.cost_ns
+    assert [json.loads(change)["stage"] for change in found.changes] == [""], "what is outside, not all"
+    assert found.saving.alone_ns == pytest.approx(10_000_000, rel=0.01)
 
 
 def test_behind_the_last_kernel_no_more_counts_than_in_the_other_steps(tmp_path):
@@ -95,6 +98,7 @@ def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):
     (found,) = silence(report_of(tmp_path, rows).report)
     assert found.cost_ns == pytest.approx(16_000_000, abs=50_000)
     assert "the host is in mini_batch log" in found.claim
+    assert found.saving.alone_ns == pytest.approx(16_000_000, rel=0.02)
     assert "outside any stage" in found.claim
 
 

@@ -137,3 +137,21 @@ def test_errors_of_the_system_leave_no_temporary_behind(tmp_path):
     with pytest.raises(OSError, match="no space"), temporaries.new_file(tmp_path):
         raise OSError("no space")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["new_file", "new_folder"])
+@pytest.mark.parametrize("call", ["_try_flock", "_delete_temporary"])
+def test_a_signal_while_it_is_made_or_removed_leaves_nothing(monkeypatch, tmp_path, kind, call):
+    """The handler of a signal raises an exception between two lines."""
+    original, calls = getattr(temporaries, call), []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(temporaries, call, interrupted)
+    with pytest.raises(KeyboardInterrupt), getattr(temporaries, kind)(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []

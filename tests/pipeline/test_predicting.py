@@ -1,15 +1,21 @@
 """What the fixes of findings save: graded, ranked, and refused; worked by hand on a step of 400 µs."""
 
+from dataclasses import replace
+
 import pytest
-from chrome_builder import step
+from chrome_builder import step, write
 from replay.graphs import replay_rows
 from replay.rules import aten
 
 from tracekit.analyses import load_default_thresholds
+from tracekit.model.inputs.note_codes import FILTERED_ROWS
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.text.changes import write_change
+from tracekit.model.trace import Note
+from tracekit.pipeline.options import Options
 from tracekit.pipeline.prediction.predicting import predict_savings
-from tracekit.pipeline.prediction.run_graphs import RunGraph
+from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs
+from tracekit.pipeline.run import discover_sources, measure
 from tracekit.replay import plan, what_if
 from tracekit.replay.steps import list_job_steps
 
@@ -102,6 +108,34 @@ def test_a_symptom_of_which_the_plan_saves_half_is_clear(tmp_path, cost, is_kept
 def test_findings_without_a_prediction_cover_a_symptom_too(tmp_path):
     found, _ = predict([graph_of(tmp_path)], finding("cause", cost=50_000), finding("step-variance", cost=90_000))
     assert list(found) == ["cause"]
+
+
+def test_time_in_which_gpus_are_busy_is_no_reason_for_idle_ones(tmp_path):
+    """Communication covers steps of unequal length, not the idle time of GPUs, which ranks by all of its cost."""
+    busy = finding("exposed-communication", cost=150_000)
+    found, _ = predict([graph_of(tmp_path)], busy, finding("low-gpu-utilization", cost=160_000))
+    assert [found[rule].rank for rule in ("low-gpu-utilization", "exposed-communication")] == [1, 2]
+    found, _ = predict([graph_of(tmp_path)], busy, finding("step-variance", cost=160_000))
+    assert list(found) == ["exposed-communication"]
+
+
+@pytest.mark.parametrize(
+    ("severity", "code", "refusal"),
+    [
+        ("data_loss", "truncated", "rank0.json is incomplete, and with it the dependencies that it recorded"),
+        ("warning", FILTERED_ROWS, "rows were removed from rank0.json, and with them dependencies"),
+        ("warning", "odd-times", ""),
+    ],
+)
+def test_nothing_is_predicted_of_files_that_lack_rows(tmp_path, severity, code, refusal):
+    write(tmp_path / "rank0.json", ROWS, rank=0, world_size=1)
+    options = Options(cache=False, jobs=1, graphs=True)
+    measured = measure(discover_sources(tmp_path, options), options)
+    note = Note(severity, code, "as a reader says it", measured.sources[0].name)
+    (graph,) = join_runs(replace(measured, notes=(*measured.notes, note)))
+    assert graph.refusal == refusal
+    found, predicted = predict([graph], finding("large", "two"))
+    assert (found["large"].saving is None, predicted.replays[0].refusal) == (bool(refusal), refusal)
 
 
 def test_nothing_is_predicted_where_too_much_is_unexplained(tmp_path, monkeypatch):

@@ -230,7 +230,8 @@ def test_savings_have_a_sign_and_steps_one_unit(sample):
     small = Saving(2, 0.31e6, 0.31e6, 0.3e6, 64e6, 63.7e6, 225e6, 0.3e6, 0.32e6)
     behind = Saving(3, 4.4e6, 0.0, 0.0, 63.7e6, 63.7e6, 225e6, 4e6, 5e6, behind=1)
     longer = Saving(4, -2e6, -1e6, -1e6, 63.7e6, 64.7e6, 225e6, -2e6, -2e6)
-    savings = (first, small, behind, longer)
+    only_after = Saving(5, -0.2e6, 40e6, 40e6, 64.7e6, 24.7e6, 225e6, -1e6, 0.0)
+    savings = (first, small, behind, longer, only_after)
     findings = tuple(replace(sample.findings[0], saving=saving, rank=saving.number) for saving in savings)
     report = replace(sample, sections=(replace(sample.sections[0], findings=findings),))
     assert phrases.format_savings(findings, report) == [
@@ -238,6 +239,7 @@ def test_savings_have_a_sign_and_steps_one_unit(sample):
         ("−310 µs", "64.0 → 63.7 ms"),
         ("−4.40 ms", "behind #1"),
         ("+2.00 ms", "63.7 → 64.7 ms"),
+        ("nothing", "64.7 → 24.7 ms"),
     ]
 
 

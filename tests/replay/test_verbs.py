@@ -453,6 +453,27 @@ def test_a_graph_takes_the_host_time_of_its_ops(tmp_path, factor, end):
     assert after.host(100) == end
 
 
+START_OF_MODULE = [annotation("decode", 0, 300), aten("aten::mm", 10, 150), aten("aten::mul", 170, 20), runtime("cudaLaunchKernel", 172, 10, 2)]  # fmt: skip
+"""150 µs in one row are no launch: it compiles or computes."""
+
+
+def test_a_graph_leaves_what_loads_data_and_long_stretches(tmp_path):
+    """Of 300 µs of `decode` 20 are of a short op; the long one and the loader keep their 150 and 30, and the range its 100."""
+    rows = [*START_OF_MODULE, aten("enumerate(DataLoader)#iter.__next__", 200, 30), aten("aten::stack", 205, 10)]
+    after = replay_rows(tmp_path, [*rows, aten("aten::next", 300, 10)]).after({"do": "graph", "range": "decode"})
+    assert after.host(300) == 280
+
+
+def test_rows_that_name_work_are_not_silent(tmp_path):
+    """Of 300 µs `gen` has 200 without a row; a loader and a collective of the host have 40 and 60."""
+    rows = [
+        annotation("gen", 0, 300), annotation("enumerate(DataLoader)#1", 50, 40), annotation("gloo:all_reduce", 150, 60),
+        aten("aten::next", 300, 10),
+    ]  # fmt: skip
+    after = replay_rows(tmp_path, rows).after({"do": "set", "on": "host", "silent": True, "to_us": 0})
+    assert after.host(300) == 100
+
+
 def test_work_lasts_as_long_as_on_the_median_rank(tmp_path):
     """`k` lasts 100 µs on rank 0, and 50, 70 and 90 on others: their median is 70; over all ranks it is 80.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import repeat
 from math import isfinite
 
-from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet, Verdict
+from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Saving, Sheet, Verdict
 from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import (
@@ -127,7 +127,15 @@ def _format_saving(finding: Finding, report: Report) -> tuple[str, str]:
         return "", UNPREDICTED if _lacks_prediction(finding, report) else ""
     before = find_blocking_number(finding, report)
     after = format_steps([saving.before_ns, saving.step_ns]) if before is None else f"behind #{before}"
-    return format_signed(-saving.alone_ns, "ns"), after
+    return _format_saving_alone(saving), after
+
+
+def _format_saving_alone(saving: Saving) -> str:
+    """Format what a fix saves alone: nothing where it saves time only after the others, and seems to cost some alone.
+
+    The counted steps may begin earlier with the fix, and end no earlier.
+    """
+    return "nothing" if saving.alone_ns <= 0 < saving.after_ns else format_signed(-saving.alone_ns, "ns")
 
 
 def _lacks_prediction(finding: Finding, report: Report) -> bool:
@@ -157,7 +165,7 @@ def describe_saving(finding: Finding, report: Report) -> str:
     saving = finding.saving
     if saving is None:
         return UNPREDICTED if _lacks_prediction(finding, report) else ""
-    alone, last = (format_signed(-ns, "ns") for ns in (saving.alone_ns, saving.last_ns))
+    alone, last = _format_saving_alone(saving), format_signed(-saving.last_ns, "ns")
     before = find_blocking_number(finding, report)
     after = f"step {format_steps([saving.before_ns, saving.step_ns])} after the above"
     return f"{after if before is None else f'behind #{before}'}, {alone} alone, {last} after all others"

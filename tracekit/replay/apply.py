@@ -47,6 +47,11 @@ from tracekit.replay.selection import (
 ASYNC_CALL_NS = 4 * MICRO
 """Host time of an asynchronous copy."""
 
+LONGEST_LAUNCH_NS = 100 * MICRO
+"""Longest stretch of host time between the begins and ends of rows that launches take; longer ones load, compile or compute."""
+
+_LOADER = r"enumerate\(DataLoader\)"
+
 _HOST_COLLECTIVE = "^(?:gloo|mpi|ucc):"
 """Rows in which a host thread carries out a collective."""
 
@@ -435,10 +440,12 @@ def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 
 def _graph(index: JobIndex, weights: Weights, change: RunChange) -> None:
-    """Launch all ops of a range with one call."""
+    """Launch all ops of a range with one call. Rows that load data, and long stretches within one row, keep their time."""
     rows = select_host_edges(index, change.where)
-    holder = np.append(index.holder, -1)[index.job.edges.owner[rows]]
-    rows = rows[(holder >= 0) & (holder != HOLDER["range"])]
+    owner = index.job.edges.owner[rows]
+    holder = np.append(index.holder, -1)[owner]
+    launches = (holder >= 0) & (holder != HOLDER["range"]) & ~index.match_within(_LOADER)[owner]
+    rows = rows[launches & (weights.weight[rows] <= LONGEST_LAUNCH_NS)]
     weights.weight[rows] = _multiply(weights.weight[rows], change.factor or 0)
 
 

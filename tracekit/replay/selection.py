@@ -32,6 +32,7 @@ from tracekit.replay.edges import (
 )
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
+from tracekit.replay.process_parts.host_threads import NAMES_OF_WORK
 
 MICRO = 1_000
 
@@ -323,6 +324,7 @@ def _look_up_groups(job: JobGraph) -> npt.NDArray[np.object_]:
 
 
 _SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "gc", "off_cpu", "sample")]
+_SHOWS_WORK = f"^(?:{'|'.join(map(re.escape, NAMES_OF_WORK))})"
 
 
 def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
@@ -355,6 +357,7 @@ def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Int
         chosen &= index.match_within(where.by)[path]
     if where.silent:
         chosen &= (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
+        chosen &= ~index.match_within(_SHOWS_WORK)[path]
     if where.at_least_us:
         chosen &= _measure_stretches(edges, rows, chosen) >= where.at_least_us * MICRO
     if where.before:

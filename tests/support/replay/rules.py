@@ -562,7 +562,7 @@ def hand_over_in_range(folder):
 
 
 @rule_case(
-    "a loader works, though nothing inside it says so", (205, 310), replaced(host_threads, "_NAMES_WORK", ("gloo:",))
+    "a loader works, though nothing inside it says so", (205, 310), replaced(host_threads, "NAMES_OF_WORK", ("gloo:",))
 )
 def loader_works(folder):
     """The range of the loader ends at 310, 5 µs after another thread fell silent: that is by chance."""

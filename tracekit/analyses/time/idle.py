@@ -411,9 +411,9 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
 
 
 def _list_pause_changes(lost: HostPauses, silence_ns: float) -> Iterator[str]:
-    """List the changes of the fix: the host no longer pauses in these stages, or anywhere if most pauses are outside."""
-    stages = [window.canonical for window in lost.windows]
-    for stage in [None] if None in stages or is_mostly_outside_stages(lost) else dict.fromkeys(stages):
+    """List the changes of the fix: the host no longer pauses in these stages, and outside any stage where it does there."""
+    stages = [window.canonical or "" for window in lost.windows]
+    for stage in dict.fromkeys([*stages, *([""] if is_mostly_outside_stages(lost) else [])]):
         yield write_change("set", "host", stage=stage, silent=True, at_least_us=silence_ns / 1000, to_us=0)
 
 

@@ -39,19 +39,19 @@ def new_file(folder: Path, prefix: str = BESIDE, mode: int = 0o600) -> Iterator[
     """
     _clear_once(folder, prefix)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-    descriptor, path = -1, folder
-    for _ in range(_TRIES):
-        path = folder / _make_temporary_name(prefix)
-        descriptor = os.open(path, flags, mode)
-        if _try_flock(descriptor) != _HELD and os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # another program found it before the lock and removes it
+    descriptor, path = -1, folder / _make_temporary_name(prefix)
     try:
+        for _ in range(_TRIES):
+            descriptor = os.open(path, flags, mode)
+            if _try_flock(descriptor) != _HELD and os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # another program found it before the lock and removes it
+            path, descriptor = folder / _make_temporary_name(prefix), -1
         yield descriptor, path
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        os.close(descriptor)
+        _remove_despite_signals(path)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -62,30 +62,48 @@ def new_folder(parent: Path | None = None, prefix: str = IN_TMPDIR) -> Iterator[
 
         parent = Path(tempfile.gettempdir())
     _clear_once(parent, prefix)
-    path, descriptor = _make_locked_folder(parent, prefix)
+    path, descriptor = parent / _make_temporary_name(prefix), None
     try:
+        for _ in range(_TRIES):
+            path.mkdir(mode=0o700)
+            descriptor = _open_folder(path)
+            if (descriptor is None or _try_flock(descriptor) != _HELD) and path.exists():
+                break
+            if descriptor is not None:
+                os.close(descriptor)  # another program found it before the lock and removes it
+            path, descriptor = parent / _make_temporary_name(prefix), None
+        else:
+            raise FileExistsError(f"{parent}: cannot create a temporary folder")
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_despite_signals(path)
         if descriptor is not None:
             os.close(descriptor)
 
 
-def _make_locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """Make a folder; return its path and the descriptor that locks it, None where folders cannot be opened."""
-    for _ in range(_TRIES):
-        path = parent / _make_temporary_name(prefix)
-        path.mkdir(mode=0o700)
-        try:
-            descriptor = os.open(path, _FLAGS)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return path, None
-        if _try_flock(descriptor) != _HELD and path.exists():
-            return path, descriptor
-        os.close(descriptor)
-    raise FileExistsError(f"{parent}: cannot create a temporary folder")
+def _open_folder(path: Path) -> int | None:
+    """Open a folder that was just made, to lock it; None where folders cannot be opened."""
+    try:
+        return os.open(path, _FLAGS)
+    except OSError:
+        return None
+
+
+def _remove_despite_signals(path: Path) -> None:
+    """Remove a temporary, then pass on an exception that the handler of a signal raised meanwhile."""
+    try:
+        _delete_temporary(path)
+    except BaseException:
+        _delete_temporary(path)
+        raise
+
+
+def _delete_temporary(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def remove_abandoned_files(folder: Path, prefix: str) -> None:

@@ -23,6 +23,25 @@ LATE_RULES = frozenset(("straggler", "rank-imbalance", "replica-imbalance", "ste
 SYMPTOM_RULES = frozenset(("low-gpu-utilization", "step-variance"))
 """Rules about time for which others may give the reason: they are clear where others cover most of that time."""
 
+BUSY_RULES = frozenset(
+    [
+        "exposed-communication",
+        "layout-copies",
+        "no-comm-overlap",
+        "no-tensor-cores",
+        "rank-imbalance",
+        "replica-imbalance",
+        "slow-link",
+        "small-collectives",
+        "straggler",
+        "unaligned-gemm",
+        "unfused-operators",
+        "unfused-optimizer",
+        "weight-sync",
+    ]
+)
+"""Rules about time in which GPUs are busy, if only with a collective: they give no reason for idle GPUs."""
+
 MOST_COVERED = 0.5
 """Share of the cost of a symptom from which on other findings cover it."""
 
@@ -62,8 +81,7 @@ def predict_savings(
         plans.append([id(finding) for finding, _ in plan.savings])
         replays.append(plan.replay)
     latest = {id(finding): graded.get(id(finding), finding) for finding in findings if id(finding) not in covered}
-    saved = _measure_explained_share(findings, replays)
-    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans, saved), 1)}
+    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans), 1)}
     ranked = {key: replace(finding, rank=ranks[key]) for key, finding in latest.items()}
     return PredictedSections(tuple(_replace_findings(s, ranked, covered) for s in sections), tuple(replays))
 
@@ -159,33 +177,39 @@ def _add_refusal(finding: Finding, problem: str) -> Finding:
 
 def _list_covered_symptoms(findings: Sequence[Finding], plan: _RunPlan) -> Iterator[Finding]:
     """List the symptoms most of whose cost the plan saves, or other findings that are not predicted are about."""
-    predicted = {id(finding) for finding, _ in plan.savings}
-    unpredicted = [finding for finding in findings if id(finding) not in predicted]
-    covered_ns = 0.0 if plan.replay.step_ns is None else plan.replay.recorded_ns - plan.replay.step_ns
-    covered_ns += sum(finding.cost_ns or 0 for finding in unpredicted if finding.rule not in SYMPTOM_RULES)
-    for finding in unpredicted:
-        if finding.rule in SYMPTOM_RULES and covered_ns >= MOST_COVERED * (finding.cost_ns or 0) > 0:
-            yield finding
+    predicted = {id(finding): max(saving.after_ns, 0.0) for finding, saving in plan.savings}
+    for symptom in findings:
+        if symptom.rule in SYMPTOM_RULES and id(symptom) not in predicted:
+            reasons = [finding for finding in findings if _gives_reason(finding, symptom)]
+            covered_ns = sum(predicted.get(id(finding), finding.cost_ns or 0.0) for finding in reasons)
+            if covered_ns >= MOST_COVERED * (symptom.cost_ns or 0) > 0:
+                yield symptom
 
 
-def _measure_explained_share(findings: Sequence[Finding], replays: Sequence[RunReplay]) -> float:
-    """Measure the share of the step that the plan saves; without a plan, that of all findings but symptoms."""
-    planned = [replay for replay in replays if replay.step_ns is not None and replay.recorded_ns]
-    if planned:
-        return max(1 - (replay.step_ns or 0.0) / replay.recorded_ns for replay in planned)
-    return sum(finding.cost_ratio or 0.0 for finding in findings if finding.rule not in SYMPTOM_RULES)
+def _gives_reason(finding: Finding, symptom: Finding) -> bool:
+    """Check whether a finding may give the reason for the time of a symptom."""
+    if finding.rule in SYMPTOM_RULES:
+        return False
+    return symptom.rule != "low-gpu-utilization" or finding.rule not in BUSY_RULES
 
 
-def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]], saved: float) -> list[int]:
+def _measure_explained_share(symptom: Finding, findings: Sequence[Finding]) -> float:
+    """Measure the share of the step that explains a symptom: the savings of its reasons, or their costs without savings."""
+    reasons = [finding for finding in findings if _gives_reason(finding, symptom)]
+    saved = [finding.saving.after_ns / finding.saving.recorded_ns for finding in reasons if finding.saving]
+    return sum(saved) if saved else sum(finding.cost_ratio or 0.0 for finding in reasons)
+
+
+def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]]) -> list[int]:
     """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
 
-    Symptoms count with their cost less the share that the plan saves.
+    Symptoms count with their cost less the share that others explain.
     """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
     last = [key for key in rest if findings[key].is_catch_all or not findings[key].cost_ns]
     others = [key for key in rest if key not in last]
-    shares = {key: _measure_share(finding, saved) for key, finding in findings.items()}
+    shares = {key: _measure_share(finding, list(findings.values())) for key, finding in findings.items()}
     others.sort(key=lambda key: -shares[key])
     return _merge_queues([*plans, others], shares) + last
 
@@ -201,9 +225,9 @@ def _merge_queues(queues: Sequence[Sequence[int]], shares: Mapping[int, float]) 
     return merged
 
 
-def _measure_share(finding: Finding, saved: float) -> float:
+def _measure_share(finding: Finding, findings: Sequence[Finding]) -> float:
     """Measure the share of the step that orders a finding."""
     if finding.saving is not None:
         return finding.saving.ratio
     left = finding.cost_ratio or 0.0
-    return left - saved if finding.rule in SYMPTOM_RULES else left
+    return left - _measure_explained_share(finding, findings) if finding.rule in SYMPTOM_RULES else left

@@ -13,6 +13,7 @@ from tracekit.job.frames import find_damaged_sources
 from tracekit.job.steps.steady_steps import Steps, list_left_out_steps
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.graph_columns import GraphKey, get_graph_key
+from tracekit.model.inputs.note_codes import FILTERED_ROWS
 from tracekit.model.inputs.sources import Source
 from tracekit.model.records import dataclass
 from tracekit.model.trace import GraphColumns, Measurements, Want
@@ -32,20 +33,13 @@ _MEASURE_AGAIN = "name the profile itself, or save its measurements again with -
 class RunGraph:
     """The graph of one run, and its counted steps: the whole recording of each process where no step counts.
 
-    `damaged` names its damaged files: lost rows are lost dependencies.
+    `refusal` is the reason why no fix is predicted from its files; empty if they are whole. Lost rows are lost dependencies.
     """
 
     run: str | None
     job: JobGraph
     steps: JobSteps
-    damaged: tuple[str, ...] = ()
-
-    @property
-    def refusal(self) -> str:
-        """Reason why no fix is predicted from these files; empty if they are whole."""
-        if not self.damaged:
-            return ""
-        return f"{self.damaged[0]} is incomplete, and with it the dependencies that it recorded"
+    refusal: str = ""
 
 
 def add_missing_graphs(measured: Measurements, files: Sequence[Source], options: Options) -> Measurements:
@@ -85,13 +79,25 @@ def join_runs(measured: Measurements) -> list[RunGraph]:
     by_run: dict[str | None, list[Source]] = {}
     for source in _list_timed_sources(measured):
         by_run.setdefault(source.run, []).append(source)
-    joined, damaged = [], find_damaged_sources(measured)
+    joined, lossy = [], _list_lossy_sources(measured)
     for run, sources in by_run.items():
         if all(get_graph_key(source) in known for source in sources):
             graph = _join_run(run, _iterate_graphs(sources, known), left_out, chosen)
-            lost = tuple(source.name for source in sources if source.name in damaged)
-            joined += [replace(graph, damaged=lost)] if graph.job.processes else []
+            refusal = next((lossy[source.name] for source in sources if source.name in lossy), "")
+            joined += [replace(graph, refusal=refusal)] if graph.job.processes else []
     return joined
+
+
+def _list_lossy_sources(measured: Measurements) -> dict[str | None, str]:
+    """List the sources that lack recorded rows: name to reason."""
+    removed = {note.source for note in measured.notes if note.code == FILTERED_ROWS}
+    return {
+        **{name: f"rows were removed from {name}, and with them dependencies" for name in removed},
+        **{
+            name: f"{name} is incomplete, and with it the dependencies that it recorded"
+            for name in find_damaged_sources(measured)
+        },
+    }
 
 
 def _iterate_graphs(sources: Sequence[Source], known: Mapping[GraphKey, GraphColumns]) -> Iterator[ProcessGraph]:

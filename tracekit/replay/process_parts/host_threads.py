@@ -153,13 +153,13 @@ def _number_paths_by_depth(parent: npt.NDArray[np.integer], key: Ints) -> tuple[
     return place[number], first[order]
 
 
-_NAMES_WORK = ("gloo:", "mpi:", "ucc:", "nccl:", "enumerate(DataLoader)")
+NAMES_OF_WORK = ("gloo:", "mpi:", "ucc:", "nccl:", "enumerate(DataLoader)")
 """Ranges in which a thread works without a row inside."""
 
 
 def _mark_quiet_paths(rows: HostThreadRows, running: Ints) -> Mask:
     """Mark rows that do not show work of their thread: ranges around nothing, and Python frames that wait for a thread."""
-    works = np.array([text.startswith(_NAMES_WORK) for text in rows.name.texts] or [False])
+    works = np.array([text.startswith(NAMES_OF_WORK) for text in rows.name.texts] or [False])
     only_names = np.isin(rows.holder, (HOLDER["range"],)) & ~works[rows.name.codes] if len(rows.begin) else rows.waits
     waits = rows.waits & np.isin(rows.holder, (HOLDER["python"], HOLDER["off_cpu"], HOLDER["system"]))
     quiet: Mask = (only_names | waits)[running]
