@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.replay import paths
-from tracekit.replay.paths import NEVER, Timing, order_instants, time_instants, walk_back
+from tracekit.replay.paths import NEVER, UNLIMITED, Timing, measure_slack, order_instants, time_instants, walk_back
 
 COMPILED = paths.native
 
@@ -151,6 +151,30 @@ def test_a_walk_over_more_edges_than_there_is_room_for_at_first():
     assert (spent, before) == ([weight for *_, weight in edges], 0)
 
 
+# Slack
+
+
+def slack_of(edges, recorded, end):
+    """Slack of each edge before an instant."""
+    source, target, weight = columns_of(edges)
+    ordering = order_instants(len(recorded), source, target)
+    time = time_instants(ordering, source, weight, np.array(recorded, np.int64)).time
+    return measure_slack(ordering, source, target, weight, time, end).tolist()
+
+
+def test_slack_is_the_latest_start_minus_the_earliest():
+    """Over 1 the end is at 36; the way over 2 is 1 ns shorter, and both its edges share that nanosecond."""
+    assert slack_of(DIAMOND, [0] * 5, 4) == [0, 1, 0, 1, 0]
+    assert slack_of(DIAMOND, [0] * 5, 2) == [UNLIMITED, 0, UNLIMITED, UNLIMITED, UNLIMITED]
+
+
+@pytest.mark.parametrize("gone", [NEVER, NEVER * 2])
+def test_a_removed_edge_has_no_slack_and_limits_nothing(gone):
+    edges = list(DIAMOND)
+    edges[2] = (1, 3, gone)
+    assert slack_of(edges, [0] * 5, 4) == [UNLIMITED, 0, UNLIMITED, 0, 0]
+
+
 # Random graphs
 
 
@@ -199,6 +223,24 @@ def test_compiled_and_plain_passes_agree_with_the_definition(graph):
     assert results[0][3] == wanted
 
 
+@given(random_graphs(), st.data())
+def test_an_edge_can_grow_by_its_slack_and_no_further(graph, data):
+    edges, recorded = graph
+    end = data.draw(st.integers(0, len(recorded) - 1))
+    slack = slack_of(edges, recorded, end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "native", None)
+        assert slack_of(edges, recorded, end) == slack
+    before = timed(edges, recorded)[0][end]
+    for number, (source, target, weight) in enumerate(edges):
+        longer = [[*edges[:number], (source, target, weight + by), *edges[number + 1 :]] for by in (slack[number], 1)]
+        if slack[number] < UNLIMITED:
+            longer[1][number] = (source, target, weight + slack[number] + 1)
+            assert [timed(changed, recorded)[0][end] for changed in longer] == [before, before + 1]
+        elif weight > NEVER:
+            assert timed(longer[1], recorded)[0][end] == before
+
+
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=25))
 def test_compiled_and_plain_orders_agree_on_cycles(pairs):
     source, target = (np.array(column, np.int32) for column in (zip(*pairs, strict=True) if pairs else ([], [])))
@@ -234,16 +276,19 @@ def arrays_for(function):
             three.copy(),
             three.astype(np.int32),
         ]
+    if function == "limit":
+        return [*ordered, np.array([0, 1], np.int32), chain[0], np.ones(2, np.int64), three]
     decider = np.array([-1, 0, 1], np.int32)
     at = np.array([2], np.int32), np.zeros(1, np.int64), np.full(1, 2, np.int64)
     return [*at, np.arange(3), decider, chain[0], np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros(1, np.int64)]
 
 
-SIZED = [(name, place) for name, count in (("order", 5), ("longest", 8), ("walk", 9)) for place in range(count)]
+SIZES = {"order": 5, "longest": 8, "walk": 9, "limit": 6}
+SIZED = [(name, place) for name, count in SIZES.items() for place in range(count)]
 SIZED.remove(("walk", 5))  # The sources of the edges, however many.
 
 
-@pytest.mark.parametrize("function", ["order", "longest", "walk"])
+@pytest.mark.parametrize("function", SIZES)
 def test_arrays_of_fitting_sizes_are_taken(function):
     getattr(COMPILED, function)(*arrays_for(function))
 
@@ -260,7 +305,15 @@ def test_an_array_of_another_size_is_refused(function, place, change):
 
 @pytest.mark.parametrize(
     ("function", "place", "value"),
-    [("order", 0, -1), ("order", 1, 3), ("longest", 0, 3), ("longest", 0, -1), ("walk", 0, 3), ("walk", 0, -5)],
+    [
+        ("order", 0, -1),
+        ("order", 1, 3),
+        ("longest", 0, 3),
+        ("longest", 0, -1),
+        ("walk", 0, 3),
+        ("walk", 0, -5),
+        ("limit", 0, 3),
+    ],
 )
 def test_an_instant_that_is_not_there_is_refused(function, place, value):
     arguments = arrays_for(function)

@@ -5,6 +5,7 @@
 #include "../model/_arrays.h"
 
 #define NEVER (INT64_MIN / 4)
+#define UNLIMITED (INT64_MAX / 2 + 1)
 
 static const int32_t *narrow(const arrays *of, int array) { return of->views[array].buf; }
 
@@ -127,10 +128,38 @@ static PyObject *walk(PyObject *module, PyObject *args)
     return counted(&of, (int64_t)count);
 }
 
+/* The latest time of each instant that delays no instant whose latest time is given: `latest` has those times, and UNLIMITED
+ * for instants that have no limit of their own. An instant from which no edge leads to a limited one stays UNLIMITED. */
+static PyObject *limit(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 6, 1, &of)) return NULL;
+    const int32_t *sorted = narrow(&of, 0), *incoming = narrow(&of, 2), *source = narrow(&of, 3);
+    const int64_t *first = of.values[1], *weight = of.values[4];
+    size_t edges = of.size[4], instants = of.size[5];
+    if (!holds_narrow(&of, 0, instants) || of.size[1] != instants + 1 || !holds_narrow(&of, 2, edges) || !holds_narrow(&of, 3, edges))
+        return done(&of, "the arrays differ in length");
+    int64_t *latest = of.values[5];
+    for (size_t k = instants; k-- > 0;) {
+        if ((uint32_t)sorted[k] >= instants) return done(&of, "an instant that is not there");
+        size_t at = (size_t)sorted[k];
+        if (latest[at] >= UNLIMITED) continue;
+        for (int64_t j = first[at]; j < first[at + 1]; j++) {
+            int32_t e = incoming[j];
+            if (weight[e] <= NEVER) continue;
+            int64_t limit = latest[at] - weight[e];
+            if (limit < latest[source[e]]) latest[source[e]] = limit;
+        }
+    }
+    return done(&of, NULL);
+}
+
 static PyMethodDef methods[] = {
     {"order", order, METH_VARARGS, NULL},
     {"longest", longest, METH_VARARGS, NULL},
     {"walk", walk, METH_VARARGS, NULL},
+    {"limit", limit, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

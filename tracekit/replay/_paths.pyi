@@ -40,3 +40,14 @@ def walk(
     before: npt.NDArray[np.int64],
     /,
 ) -> int: ...
+
+# The latest time of each instant that delays no limited one: `latest` has 2**62 for instants without a limit of their own.
+def limit(
+    order: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int64],
+    incoming: npt.NDArray[np.int32],
+    source: npt.NDArray[np.int32],
+    weight: npt.NDArray[np.int64],
+    latest: npt.NDArray[np.int64],
+    /,
+) -> None: ...

@@ -19,6 +19,9 @@ Numbers = npt.NDArray[np.int32]
 NEVER = -(2**61)
 """Weight of an edge that a change removed; lower weights mean the same."""
 
+UNLIMITED = 2**62
+"""Slack of an edge from which no path leads to the end, and the latest time of such an instant."""
+
 
 def _import_paths() -> Any:
     """Import the C module; None if it was not built."""
@@ -158,3 +161,30 @@ def join_spent_times(parts: Sequence[SpentTime]) -> SpentTime:
     edges, times = ([part[column] for part in parts] for column in (0, 1))
     none = np.empty(0, np.int32), np.empty(0, np.int64)
     return _sum_pieces(np.concatenate((none[0], *edges)), np.concatenate((none[1], *times)))
+
+
+def measure_slack(ordering: Ordering, source: Numbers, target: Numbers, weight: Ints, time: Ints, end: int) -> Ints:
+    """Measure the slack of each edge: by how much its weight can grow before it delays the instant `end`.
+
+    It is the latest start minus the earliest start. Removed edges, and edges that lead to no path to `end`, are `UNLIMITED`.
+    """
+    latest = np.full(len(time), UNLIMITED, np.int64)
+    latest[end] = time[end]
+    if native is not None:
+        native.limit(ordering.order, ordering.first, ordering.incoming, source, weight, latest)
+    else:
+        _limit_instants(ordering, source, weight, latest)
+    limit = latest[target]
+    exists = (limit < UNLIMITED) & (weight > NEVER)
+    return np.where(exists, limit - np.where(exists, time[source] + weight, 0), UNLIMITED)
+
+
+def _limit_instants(ordering: Ordering, source: Numbers, weight: Ints, latest: Ints) -> None:
+    """Limit each instant by the latest times of the instants that it leads to."""
+    edges, sources, weights = ordering.incoming.tolist(), source.tolist(), weight.tolist()
+    first, limits = ordering.first.tolist(), latest.tolist()
+    for at in reversed(ordering.order.tolist()):
+        for edge in edges[first[at] : first[at + 1]] if limits[at] < UNLIMITED else ():
+            if weights[edge] > NEVER:
+                limits[sources[edge]] = min(limits[sources[edge]], limits[at] - weights[edge])
+    latest[:] = limits

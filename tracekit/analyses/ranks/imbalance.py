@@ -466,7 +466,6 @@ def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, mo
 ANALYSIS = Analysis(
     id="imbalance",
     title="Is the work balanced across ranks?",
-    bases={"rank-imbalance": "modelled"},
     reads=(),
     rests_on=("arrivals", "captures", "collectives", "segments"),
     rules=("rank-imbalance",),

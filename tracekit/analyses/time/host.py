@@ -407,7 +407,6 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
 ANALYSIS = Analysis(
     id="host",
     title="How many ops and launches does the host run?",
-    bases={"launch-bound": "bound"},
     reads=("host_ops", "device_ranges"),
     writes=(HOST_COUNTS, "metrics"),
     metrics=("host_ops", "host_launches"),

@@ -327,16 +327,22 @@ class IdleBranch(NamedTuple):
     own_ns: int
 
 
-def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> Iterator[IdleBranch]:
-    """List the places with at least this share of the time, parents before children, the largest first.
-
-    A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
-    """
+def _list_large_places(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> tuple[Ints, float, dict[int, list[int]]]:
+    """List the places with at least this share of the time: (time of each subtree, the least time, places by parent)."""
     sums = sum_idle_subtrees(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
         below.setdefault(int(tree.parent[place]), []).append(place)
+    return sums, limit, below
+
+
+def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> Iterator[IdleBranch]:
+    """List the places with at least this share of the time, parents before children, the largest first.
+
+    A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
+    """
+    sums, limit, below = _list_large_places(tree, own_ns, least_ratio)
 
     def smallest_first(place: int) -> tuple[int, list[int]]:
         """Make a sort key by time, then by name in reverse: the stack pops the largest first."""
@@ -355,11 +361,7 @@ def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> I
 
 def layout_idle_icicle(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
     """Lay out an icicle chart: (depth, place, start, end) of every place with at least this share of the time."""
-    sums = sum_idle_subtrees(tree, own_ns)
-    limit = max(least_ratio * int(own_ns.sum()), 1)
-    below: dict[int, list[int]] = {}
-    for place in np.flatnonzero(sums >= limit).tolist():
-        below.setdefault(int(tree.parent[place]), []).append(place)
+    sums, _, below = _list_large_places(tree, own_ns, least_ratio)
 
     def largest_first(place: int) -> tuple[int, str]:
         """Make a sort key by descending time, then by name."""
