@@ -88,9 +88,9 @@ EVERY_VERB = [
     ),
     ("hide op=ReduceScatter", {"do": "hide", "op": "ReduceScatter"}, RunChange("hide", "collective", Selection(op="ReduceScatter"))),
     (
-        "prefetch range=DataLoader workers=4 before=x",
-        {"do": "prefetch", "range": "DataLoader", "workers": 4, "before": "x"},
-        RunChange("prefetch", "range", Selection(range="DataLoader", before="x"), workers=4),
+        "prefetch range=DataLoader workers=4 before=x after=y",
+        {"do": "prefetch", "range": "DataLoader", "workers": 4, "before": "x", "after": "y"},
+        RunChange("prefetch", "range", Selection(range="DataLoader", before="x", after="y"), workers=4),
     ),
     (
         "graph range=execute_context_0 factor=0.1",

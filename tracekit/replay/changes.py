@@ -45,7 +45,8 @@ class Selection:
     - `silent`: only time in which the host recorded no op and no call.
     - `at_least_us`: only stretches of selected host time this long; `longer_than_us`: only ops this long; `smaller_bytes`: only collectives of
       a message smaller than this.
-    - `before`: the time just before a row; `nth`: only the n-th range of each step, from 0.
+    - `before`: the time just before a row; `after`: stretches of silent time that begin when an outermost op of this name ends;
+      `nth`: only the n-th range of each step, from 0.
     - `requests_below`: only iterations of a rollout engine that generate for fewer requests, without a prompt among them.
     """
 
@@ -64,6 +65,7 @@ class Selection:
     longer_than_us: float = 0.0
     smaller_bytes: float = 0.0
     before: str | None = None
+    after: str | None = None
     nth: frozenset[int] | None = None
     requests_below: float = 0.0
 
@@ -147,7 +149,21 @@ VERBS: Mapping[str, VerbRecord] = {
 ACROSS = ("rank", "step")
 """Units that `equalise` compares: ranks, or the steps of a rank."""
 
-_TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host", "across")
+_TEXTS = (
+    "stage",
+    "range",
+    "not_range",
+    "row",
+    "by",
+    "op",
+    "group",
+    "work",
+    "before",
+    "after",
+    "until",
+    "host",
+    "across",
+)
 _SETS = ("rank", "step", "nth")
 _NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us", "smaller_bytes", "requests_below")
 _LARGEST = {"factor": 10**6, "workers": 10**6}

@@ -145,7 +145,14 @@ class JobIndex:
     def suggest(self, change: RunChange) -> str:
         """Name what a pattern of the change may have meant, for each pattern that no name matches."""
         where, hints = change.where, self._suggest_numbers(change.where)
-        for field, is_op in (("range", False), ("by", False), ("row", False), ("before", False), ("op", True)):
+        for field, is_op in (
+            ("range", False),
+            ("by", False),
+            ("row", False),
+            ("before", False),
+            ("after", False),
+            ("op", True),
+        ):
             pattern = getattr(where, field)
             if pattern and not (self.match_ops(pattern) if is_op else self.match_paths(pattern)).any():
                 hints.append(f"{field}: {self.suggest_names(pattern, is_op=is_op)}")
@@ -355,12 +362,29 @@ def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Int
         chosen &= index.match_within(where.by)[path]
     if where.silent:
         chosen &= (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
+    if where.after:
+        chosen &= _mark_silence_after(index, where.after, rows)
     if where.at_least_us:
         chosen &= _measure_stretches(edges, rows, chosen) >= where.at_least_us * MICRO
     if where.before:
         begins = _find_path_begins(index, where.before)
         chosen &= begins[edges.target[rows]]
     return rows[chosen]
+
+
+def _mark_silence_after(index: JobIndex, pattern: str, rows: Ints) -> Mask:
+    """Mark the edges of stretches of silent host time that begin where a row of a matching name ends."""
+    edges = index.job.edges
+    order = np.argsort(edges.target[rows], kind="stable")
+    path = edges.owner[rows[order]]
+    is_silent = (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
+    follows = np.append(False, edges.source[rows[order[1:]]] == edges.target[rows[order[:-1]]])
+    begins = is_silent & ~(follows & np.append(False, is_silent[:-1]))
+    matches = np.append(False, index.match_within(pattern)[path[:-1]]) & follows
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    marked = np.zeros(len(rows), np.bool_)
+    marked[order] = is_silent & matches[first]
+    return marked
 
 
 def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
