@@ -594,6 +594,27 @@ def test_host_time_is_that_of_the_median_rank(tmp_path):
     assert (after.host(110, rank=2), after.host(50, rank=0), after.host(60, rank=1)) == (55, 50, 60)
 
 
+@pytest.mark.parametrize(
+    ("row", "pauses", "usual"),
+    [
+        (aten, (5_000, 0), 2_500),
+        (annotation, (5_000, 0), 0),
+        (annotation, (5_000, 4_200), 4_600),
+        (annotation, (5_000, 0, 0), 0),
+        (annotation, (5_000, 5_000, 0, 0), 0),
+        (annotation, (5_000, 5_000, 0), 5_000),
+    ],
+)
+def test_a_pause_that_half_of_the_ranks_have_is_not_needed(tmp_path, row, pauses, usual):
+    """Each rank works for 100 µs, then is in `more` for 10 µs and the pause, then works for 20 µs; work is shared."""
+    ranks = [
+        [step(1, 0, 6_000), aten("prepare", 0, 100), row("more", 100, 10 + pause), aten("go", 110 + pause, 20)]
+        for pause in pauses
+    ]
+    after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "on": "host"})
+    assert after.host(110 + pauses[0], rank=0) == 110 + usual
+
+
 @pytest.mark.parametrize("shared", [0, 30, 100])
 def test_work_of_the_cpu_done_on_one_rank_only_goes_as_far_as_its_stage_is_longer(tmp_path, shared):
     """`ref` has 100 µs of ops on rank 0; on rank 1 some of these, then 150 µs that no other rank has."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.model.tables.keys import group_arrays
+from tracekit.process.host.phases import PAUSE_NS
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.edges import COPY, KERNEL, Ints, Mask
@@ -88,6 +89,9 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     stage = index.stage_at(process, at)
     where, _ = group_arrays([other, stage, name])
     work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
+    if change.on == "host":
+        shows_work = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
+        work.may_pause[where[~shows_work]] = True
     if has_own:
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
         work.on_cpu = rows = np.flatnonzero(works & ~has_device)
@@ -107,7 +111,8 @@ class _PlacedWork:
     """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
     `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
-    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage.
+    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage. `may_pause` marks the places at which no
+    work is recorded.
     """
 
     on_cpu: Ints
@@ -117,6 +122,7 @@ class _PlacedWork:
         self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Ints, time: Ints
     ) -> None:
         self.targets, self.chosen, self.may_go, self.counted, self.where = targets, chosen, may_go, counted, where
+        self.may_pause = np.zeros(int(where.max(initial=-1)) + 1, np.bool_)
         order = np.lexsort((time, where, unit))
         fresh = np.append(True, (np.diff(unit[order]) != 0) | (np.diff(where[order]) != 0))[: len(order)]
         begin = np.flatnonzero(fresh)
@@ -127,8 +133,9 @@ class _PlacedWork:
         ordinal[order] = np.arange(len(order)) - np.repeat(begin, size)
         self.of_part = order[begin]
         self.count = size
-        distinct, self.place = np.unique(where * (int(ordinal.max(initial=0)) + 1) + ordinal, return_inverse=True)
-        self.place_count = len(distinct)
+        width = int(ordinal.max(initial=0)) + 1
+        self.where_of_place, self.place = np.unique(where * width + ordinal, return_inverse=True)
+        self.where_of_place //= width
 
     def sum_parts(self, lengths: Ints) -> Ints:
         """Sum lengths by unit and place."""
@@ -142,22 +149,29 @@ class _PlacedWork:
         total = self.sum_parts(np.maximum(lengths, 0))
         parts = np.flatnonzero(self.counted[self.of_part])
         of_part, place_count = self.where[self.of_part], int(self.where.max(initial=-1)) + 1
-        usual_total = _find_middle_values(of_part[parts], total[parts], place_count)[self.where]
+        usual_total = _find_middle_values(of_part[parts], total[parts], place_count, self.may_pause)[self.where]
         usual_count = _find_middle_values(of_part[parts], self.count[parts], place_count)[self.where]
         own = total[self.part]
         counted = self.counted
-        middle = _find_middle_values(self.place[counted], lengths[counted], self.place_count)[self.place]
+        pauses = self.may_pause[self.where_of_place]
+        middle = _find_middle_values(self.place[counted], lengths[counted], len(pauses), pauses)[self.place]
         scaled = (lengths * (usual_total / np.maximum(own, 1))).astype(np.int64)
         usual = np.where((usual_count == self.count[self.part]) & (middle >= 0), middle, scaled)
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
 
 
-def _find_middle_values(group: Ints, values: Ints, count: int) -> Ints:
-    """Compute the median of each group 0 … count-1; -1 for an empty one."""
+def _find_middle_values(group: Ints, values: Ints, count: int, may_pause: Mask | None = None) -> Ints:
+    """Compute the median of each group 0 … count-1; -1 for an empty one.
+
+    Where `may_pause`, a pause that half of the values have is not usual: work can be shared, a pause is not needed at all.
+    """
     middle = np.full(count, -1, np.int64)
     order = np.lexsort((values, group))
     first = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(order) else order
     size = np.diff(np.append(first, len(order)))
     low, high = values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
-    middle[group[order[first]]] = (low + high) // 2
+    even = (low + high) // 2
+    if may_pause is not None:
+        even = np.where(may_pause[group[order[first]]] & (high - low >= PAUSE_NS), low, even)
+    middle[group[order[first]]] = even
     return middle
