@@ -40,9 +40,9 @@ KINDS: dict[str, tuple[tuple[str, ...], int | None]] = {
     "loader": (("data-loader-wait",), None),
     "loader_one_rank": (("data-loader-wait",), 1),
     "small_collectives": (("small-collectives",), None),
-    "tiny_ops": (("launch-bound", "host-bound"), None),
+    "tiny_ops": (("small-ops",), None),
     "reward_pause": (("host-silence",), None),
-    "step_pause": (("stage-edge-idle", "host-silence"), None),
+    "step_pause": (("host-silence",), None),
     "python_loop": (("host-silence",), None),
 }
 """Kind of fault to the rules that are about it, and the rank that they have to name."""
@@ -108,7 +108,7 @@ def describe_silence(report: Report, rules: Sequence[str]) -> str:
         for verdict in section.verdicts
         if verdict.rule in rules
     ]
-    return f"no finding ({reasons[0]})" if reasons else "no finding: rules judge host time by the GPU that waits for it"
+    return f"no finding ({reasons[0]})" if reasons else "no finding"
 
 
 def compare(folder: Path, kinds: Sequence[str]) -> Iterator[Pair]:

@@ -209,6 +209,7 @@ REFUSED = [
     ),
     ("prefetch", "prefetch names no range", "name it: range=enumerate, or collectives: prefetch collective"),
     ("fuse factor=0.5", "fuse names no ops", "name them: by=Optimizer.step"),
+    ("fuse host by=aten::add", "fuse names no calls", "name them: row=aten::add"),
     ("scale range factor=0.5", "scale names no range", "name it: range=decode, or stage=gen"),
     ("equalise across=stage", "across: 'stage' is neither rank nor step", ""),
     ("scale device across=step factor=2", "scale has no 'across'", "Multiply the length by a factor; of a range with all that it launches."),

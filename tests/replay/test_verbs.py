@@ -71,6 +71,22 @@ def test_host_time_is_selected(tmp_path, where, taken_us):
     assert after.host(1_000) == 1_000 - taken_us
 
 
+@pytest.mark.parametrize(
+    ("where", "end_us"),
+    [({}, 50), ({"factor": 0.5}, 65), ({"range": "^gen$"}, 100), ({"row": "^aten::b$"}, 120)],
+)
+def test_calls_in_a_row_take_as_long_as_the_first(tmp_path, where, end_us):
+    """Four calls of 10 µs, the last two in `gen`, with 10, 20 and 10 µs between: of 120 µs 30 and 40 go."""
+    rows = [step(1, 0, 200), *(aten("aten::a", begin, 10) for begin in (0, 20, 50, 70)), annotation("gen", 45, 40)]
+    rows += [aten("aten::b", 100, 20), aten("aten::a", 120, 20)]
+    change = {"do": "fuse", "on": "host", "row": "^aten::a$", **where}
+    if "row" in where:
+        with pytest.raises(ChangeError, match="follow one another"):
+            replay_rows(tmp_path, rows).after(change)
+        return
+    assert replay_rows(tmp_path, rows).after(change).host(120) == end_us
+
+
 def test_host_time_is_shortened_to_a_length(tmp_path):
     """Of 25 segments in two steps those above 30 µs are cut: 50 and 70 of ranges, 90 and 200 of the step."""
     after = replay_rows(tmp_path, HOST).after({"do": "set", "on": "host", "to_us": 30})
@@ -388,7 +404,7 @@ def test_fused_ops_run_as_one(tmp_path):
     job = replay_rows(tmp_path, rows)
     after = job.after({"do": "fuse", "op": "^[ab]$", "factor": 0.25})
     assert (after.start("a"), after.start("b"), after.end("b"), after.start("c")) == (7, 12, 17, 67)
-    with pytest.raises(ChangeError, match="no two ops of fuse op=c follow one another on a stream"):
+    with pytest.raises(ChangeError, match="no two ops of fuse device op=c follow one another on a stream"):
         job.after({"do": "fuse", "op": "c"})
 
 

@@ -124,8 +124,8 @@ VERBS: Mapping[str, VerbRecord] = {
         "Reduce gradients only in the last backward pass before each step of the optimizer.", ("collective",), ("op",)
     ),
     "fuse": VerbRecord(
-        "Run ops that follow one another on a stream as one, with one launch, at `factor` of their time.",
-        ("device",),
+        "Run ops that follow one another on a stream as one, with one launch, at `factor` of their time; or calls of the host.",
+        ("device", "host"),
         (),
         ("factor",),
     ),
@@ -299,6 +299,7 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
 _NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
     ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
     ("fuse", "device"): (("op", "by", "work"), "ops", "name them: by=Optimizer.step"),
+    ("fuse", "host"): (("row",), "calls", "name them: row=aten::add"),
     ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
     ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
     ("scale", "range"): (("range", "stage", "step", "requests_below"), "range", "name it: range=decode, or stage=gen"),

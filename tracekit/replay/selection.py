@@ -387,6 +387,28 @@ def _mark_silence_after(index: JobIndex, pattern: str, rows: Ints) -> Mask:
     return marked
 
 
+def find_repeated_calls(index: JobIndex, where: Selection) -> tuple[Ints, Ints]:
+    """Find calls that follow a call of the same selection without other work between: (edges of the calls, of gaps before them)."""
+    edges = index.job.edges
+    rows = index.host_edges[np.argsort(edges.target[index.host_edges], kind="stable")]
+    path = edges.owner[rows]
+    is_call = index.match_within(where.row or "")[path]
+    is_silent = ~is_call & ((path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK))
+    chosen = mark_windows(index, where, index.edge_process[rows], index.job.time[edges.target[rows]] - 1)
+    chosen &= is_call | is_silent
+    follows = np.append(False, edges.source[rows[1:]] == edges.target[rows[:-1]])[: len(rows)]
+    begins = chosen & ~(follows & np.append(False, chosen[:-1])[: len(rows)])
+    stretch = np.cumsum(begins) - 1
+    fresh = chosen & is_call & _find_path_begins(index, where.row or "")[edges.source[rows]]
+    number = np.cumsum(fresh)
+    before = np.append(number[begins] - fresh[begins], 0)[stretch]
+    last = np.append(np.maximum.reduceat(number, np.flatnonzero(begins)) if begins.any() else number[:0], 0)[stretch]
+    number = number - before
+    calls = chosen & is_call & (number > 1)
+    gaps = chosen & is_silent & (number > 0) & (number < last - before)
+    return rows[calls], rows[gaps]
+
+
 def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
     """Measure the stretch of consecutive chosen edges of a thread that each edge is in."""
     length = np.zeros(len(rows), np.int64)
