@@ -624,7 +624,10 @@ def test_host_time_is_that_of_the_median_rank(tmp_path):
 def test_a_pause_that_half_of_the_ranks_have_is_not_needed(tmp_path, row, pauses, usual):
     """Each rank works for 100 µs, then is in `more` for 10 µs and the pause, then works for 20 µs; work is shared."""
     ranks = [
-        [step(1, 0, 6_000), aten("prepare", 0, 100), row("more", 100, 10 + pause), aten("go", 110 + pause, 20)]
+        [
+            *(step(1, 0, 12_000), annotation("gen", 0, 11_000), aten("prepare", 0, 100)),
+            *(row("more", 100, 10 + pause), aten("go", 110 + pause, 20)),
+        ]
         for pause in pauses
     ]
     after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "on": "host"})

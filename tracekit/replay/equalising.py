@@ -87,11 +87,12 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
     stage = index.stage_at(process, at)
-    where, _ = group_arrays([other, stage, name])
+    # Ranks of one role work alike, not those of several.
+    where, _ = group_arrays([other, _number_roles(index)[process], stage, name])
     work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int64), at)
     if change.on == "host":
         shows_work = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
-        work.may_pause[where[~shows_work]] = True
+        work.may_pause[where[~shows_work & (stage >= 0)]] = True
     if has_own:
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
         work.on_cpu = rows = np.flatnonzero(works & ~has_device)
@@ -99,6 +100,12 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int64), at[rows]
         work.of_stages = _PlacedWork(*of_rows)
     return work
+
+
+def _number_roles(index: JobIndex) -> Ints:
+    """Number the role of each process; the last element is for no process."""
+    roles = [graph.source.role or "" for graph in index.job.processes]
+    return np.append(np.unique(np.array(roles, object), return_inverse=True)[1], -1).astype(np.int64)
 
 
 def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
@@ -111,8 +118,8 @@ class _PlacedWork:
     """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
     `targets` are its edges, `chosen` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
-    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage. `may_pause` marks the places at which no
-    work is recorded.
+    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage. `may_pause` marks the places in
+    stages at which no work is recorded: outside stages, processes wait for others.
     """
 
     on_cpu: Ints
