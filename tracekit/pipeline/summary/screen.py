@@ -23,7 +23,6 @@ from tracekit.job.frames import (
     make_label_headings,
     summarize_step_walls,
 )
-from tracekit.job.idle_time.cpu_time import sum_cpu_time_by_stage
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
 from tracekit.job.report.tables import make_sheet
@@ -42,6 +41,7 @@ from tracekit.model.text.labels import choose_plural, format_numbered_word, join
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
+from tracekit.pipeline.summary.host_shares import measure_host_shares
 
 T = TypeVar("T")
 
@@ -216,7 +216,7 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
     return (
         *step,
         *_label_partial_metrics(measured, _measure_gpu_shares),
-        *_label_partial_metrics(measured, _measure_host_shares),
+        *_label_partial_metrics(measured, measure_host_shares),
         *_label_partial_metrics(measured, _measure_outside_stages),
     )
 
@@ -391,37 +391,6 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     copies = shares["exposed_memcpy_ratio"], shares["exposed_memset_ratio"]
     shares["copy_ratio"] = None if None in copies else sum(copies)
     return [Metric(name, shares.get(name), "ratio", better, label=label) for name, label, better in _GPU_SHARES]
-
-
-_HOST_SHARES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("host_op_ratio", "ops", ("op",)),
-    ("host_collective_ratio", "waiting for collectives", ("wait",)),
-    ("host_loader_ratio", "data loader", ("loader",)),
-    ("host_gc_ratio", "garbage collection", ("gc",)),
-    ("host_no_op_ratio", "no op (Python, waits)", ("python", "between", "silent")),
-)
-"""Parts of the step of a run without a device: metric, label, and activities (`CPU_ACTIVITIES`)."""
-
-LEAST_HOST_SHARE = 0.01
-"""Smaller parts of the step are left out of the headline."""
-
-
-def _measure_host_shares(measured: Measurements) -> list[Metric]:
-    """Measure how the hosts of a run without a device spend the steps.
-
-    Empty where any process has a device, and where nothing but ranges is recorded.
-    """
-    if measured.row_count("gpu_time") or not measured.row_count("cpu_time") or list_selected_stages(measured):
-        return []
-    rows = sum_cpu_time_by_stage(measured)
-    total = float(rows["time_ns"].sum())
-    times = {name: float(rows["time_ns"][rows.is_in("activity", parts)].sum()) for name, _, parts in _HOST_SHARES}
-    has_work = any(times[name] for name in ("host_op_ratio", "host_collective_ratio"))
-    return [
-        Metric(name, times[name] / total, "ratio", "neither", label=label)
-        for name, label, _ in _HOST_SHARES
-        if has_work and times[name] >= LEAST_HOST_SHARE * total
-    ]
 
 
 def make_stage_table(measured: Measurements) -> Sheet | None:
