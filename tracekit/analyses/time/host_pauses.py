@@ -90,10 +90,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         return None
     limit = thresholds.of("host-silence")
     judged = find_recurring_pauses(measured)
+    if not judged:
+        clear = Verdict("host-silence", "clear")
+        return ANALYSIS.skipped("no pause recurs at one place in most steps and ranks", verdicts=(clear,))
     costly = {owner: pauses for owner, pauses in judged.items() if pauses.ratio >= limit["step_ratio"]}
     is_proven = {owner: pauses.steps >= limit["min_steps"] for owner, pauses in costly.items()}
     return ANALYSIS.answered(
-        sheets=lambda: (_make_pause_table(measured, judged),) if judged else (),
+        sheets=lambda: (_make_pause_table(measured, judged),),
         findings=tuple(
             _report_pauses(measured, owner, pauses, thresholds) for owner, pauses in costly.items() if is_proven[owner]
         ),
