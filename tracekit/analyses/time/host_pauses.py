@@ -91,8 +91,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     limit = thresholds.of("host-silence")
     judged = find_recurring_pauses(measured)
     if not judged:
-        clear = Verdict("host-silence", "clear")
-        return ANALYSIS.skipped("no pause recurs at one place in most steps and ranks", verdicts=(clear,))
+        return ANALYSIS.answered(
+            caveats=("no pause of 1 ms recurs at one place in three quarters of the steps and ranks",)
+        )
     costly = {owner: pauses for owner, pauses in judged.items() if pauses.ratio >= limit["step_ratio"]}
     is_proven = {owner: pauses.steps >= limit["min_steps"] for owner, pauses in costly.items()}
     return ANALYSIS.answered(
