@@ -261,6 +261,18 @@ def test_a_rank_that_is_always_the_longest_is_no_rotation(tmp_path):
     assert len(findings(four, "rank-imbalance")) == 1
 
 
+def test_two_ranks_can_take_turns(tmp_path):
+    """Own work of 1000 and 500 in each of four steps, by turns; a rank that is longest in three is no rotation."""
+
+    def two_ranks(longest):
+        return rank_group([[[100 if rank == who else 50 for rank in range(2)]] * 10 for who in longest], 105)
+
+    (found,) = findings(measured_of(tmp_path, two_ranks((0, 1, 0, 1))), "rank-imbalance")
+    assert found.evidence[0].value == pytest.approx(0.25)
+    assert found.changes == ('{"do": "equalise", "on": "host"}',)
+    assert findings(measured_of(tmp_path / "same", two_ranks((0, 1, 0, 0))), "rank-imbalance") == []
+
+
 def test_two_steps_do_not_show_a_rotation(tmp_path):
     measured = measured_of(tmp_path, turns(50, (0, 1)))
     assert findings(measured, "rank-imbalance") == []

@@ -124,6 +124,7 @@ QUESTIONS = (
     "time.exclusive",
     "time.gpu_time",
     "time.idle",
+    "time.host_pauses",
     "time.edges",
     "time.syncs",
     "time.launch_queues",

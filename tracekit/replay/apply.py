@@ -41,6 +41,7 @@ from tracekit.replay.paths import NEVER
 from tracekit.replay.selection import (
     MICRO,
     JobIndex,
+    find_repeated_calls,
     mark_windows,
     select_host_edges,
     select_host_transfers,
@@ -389,6 +390,9 @@ def _accumulate(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _fuse(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Run selected ops that follow one another on a stream as one op: one launch, and no gaps between them."""
+    if change.on == "host":
+        _fuse_calls(index, weights, change)
+        return
     ops = _pick_ops(index, change)
     chosen = np.zeros(len(index.op_start) + 1, np.bool_)
     chosen[ops] = True
@@ -402,6 +406,15 @@ def _fuse(index: JobIndex, weights: Weights, change: RunChange) -> None:
     if change.factor is not None:
         rows = _find_lengths(index, ops)
         weights.put(rows, _multiply(weights.weight[rows], change.factor))
+
+
+def _fuse_calls(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Run calls that follow one another on a thread as the first one: the others take `factor` of their time, gaps none."""
+    calls, gaps = find_repeated_calls(index, change.where)
+    if not len(calls):
+        raise ChangeError(f"no two calls of {change.describe()} follow one another", index.suggest(change))
+    weights.put(calls, _multiply(weights.weight[calls], change.factor or 0.0))
+    weights.put(gaps, np.minimum(weights.weight[gaps], 0))
 
 
 def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:

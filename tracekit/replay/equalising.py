@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.model.tables.keys import group_arrays
+from tracekit.process.host.phases import PAUSE_NS
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
@@ -87,17 +88,28 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
     may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
-    where, _ = group_arrays([other, index.stage_at(process, at), name])
+    stage = index.stage_at(process, at)
+    # Ranks of one role work alike, not those of several.
+    where, _ = group_arrays([other, _number_roles(index)[process], stage, name])
     del name
-    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int32), at)
+    may_pause = np.zeros(int(where.max(initial=-1)) + 1, np.bool_)
+    if change.on == "host":
+        shows_work = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
+        may_pause[where[~shows_work & (stage >= 0)]] = True
+    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int32), at, may_pause)
     if has_own:
-        stage = index.stage_at(process, at)
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
         work.on_cpu = rows = np.flatnonzero(works & ~has_device)
         place, _ = group_arrays([other[rows], stage[rows]])
         of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int32), at[rows]
         work.of_stages = _PlacedWork(*of_rows)
     return work
+
+
+def _number_roles(index: JobIndex) -> Ints:
+    """Number the role of each process; the last element is for no process."""
+    roles = [graph.source.role or "" for graph in index.job.processes]
+    return np.append(np.unique(np.array(roles, object), return_inverse=True)[1], -1).astype(np.int64)
 
 
 def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
@@ -110,14 +122,23 @@ class _PlacedWork:
     """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
 
     `targets` are its edges, `rows` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
-    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage.
+    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage. `may_pause` marks the places in
+    stages at which no work is recorded: outside stages, processes wait for others.
     """
 
     on_cpu: Ints
     of_stages: _PlacedWork | None = None
 
     def __init__(
-        self, targets: Ints, chosen: Mask, may_go: Mask, counted: Mask, unit: Ints, where: Numbers, time: Ints
+        self,
+        targets: Ints,
+        chosen: Mask,
+        may_go: Mask,
+        counted: Mask,
+        unit: Ints,
+        where: Numbers,
+        time: Ints,
+        may_pause: Mask | None = None,
     ) -> None:
         self.targets, self.rows, self.may_go, self.where = targets, np.flatnonzero(chosen), may_go, where
         order = np.lexsort((time, where, unit))
@@ -134,9 +155,10 @@ class _PlacedWork:
         np.maximum.at(most, of_part, size)
         first = np.cumsum(most) - most
         self.place[order] = np.arange(len(order)) + np.repeat(first[of_part] - begin, size)
-        self.usual_total = _Medians(of_part, is_part_counted, len(most))
-        self.usual_count = _Medians(of_part, is_part_counted, len(most))
-        self.usual_length = _Medians(self.place, counted, int(most.sum()))
+        pauses = np.zeros(len(most), np.bool_) if may_pause is None else may_pause
+        self.usual_total = _Medians(of_part, is_part_counted, pauses)
+        self.usual_count = _Medians(of_part, is_part_counted, np.zeros(len(most), np.bool_))
+        self.usual_length = _Medians(self.place, counted, np.repeat(pauses, most))
 
     def sum_parts(self, lengths: Ints) -> Ints:
         """Sum lengths by unit and place."""
@@ -158,11 +180,15 @@ class _PlacedWork:
 
 
 class _Medians:
-    """Medians of the counted values of groups 0 … count-1; -1 for none. Groups with the same values as last time are kept."""
+    """Medians of the counted values of groups; -1 for none. Groups with the same values as last time are kept.
 
-    def __init__(self, group: Numbers, counted: Mask, count: int) -> None:
-        self.group, self.counted, self.values = group, counted, np.zeros(0, np.int64)
-        self.middle = np.full(count, -1, np.int64)
+    `may_pause` is by group. There, a pause that half of the values have is not usual: work can be shared, a pause is not
+    needed at all.
+    """
+
+    def __init__(self, group: Numbers, counted: Mask, may_pause: Mask) -> None:
+        self.group, self.counted, self.may_pause, self.values = group, counted, may_pause, np.zeros(0, np.int64)
+        self.middle = np.full(len(may_pause), -1, np.int64)
 
     def find(self, values: Ints) -> Ints:
         """Find the median of each group."""
@@ -172,17 +198,18 @@ class _Medians:
             is_changed[self.group[values != self.values]] = True
         rows = np.flatnonzero(is_changed[self.group] & self.counted)
         changed = np.flatnonzero(is_changed)
-        self.middle[changed] = _find_middle_values(self.group[rows], values[rows], len(self.middle))[changed]
+        self.middle[changed] = _find_middle_values(self.group[rows], values[rows], self.may_pause)[changed]
         self.values = values
         return self.middle
 
 
-def _find_middle_values(group: Numbers, values: Ints, count: int) -> Ints:
-    """Compute the median of each group 0 … count-1; -1 for an empty one."""
-    middle = np.full(count, -1, np.int64)
+def _find_middle_values(group: Numbers, values: Ints, may_pause: Mask) -> Ints:
+    """Compute the median of each group, or the lower one of two where they differ by a pause; -1 for an empty group."""
+    middle = np.full(len(may_pause), -1, np.int64)
     order = np.lexsort((values, group))
     first = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(order) else order
     size = np.diff(np.append(first, len(order)))
     low, high = values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
-    middle[group[order[first]]] = (low + high) // 2
+    groups = group[order[first]]
+    middle[groups] = np.where(may_pause[groups] & (high - low >= PAUSE_NS), low, (low + high) // 2)
     return middle

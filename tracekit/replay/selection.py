@@ -150,7 +150,14 @@ class JobIndex:
     def suggest(self, change: RunChange) -> str:
         """Name what a pattern of the change may have meant, for each pattern that no name matches."""
         where, hints = change.where, self._suggest_numbers(change.where)
-        for field, is_op in (("range", False), ("by", False), ("row", False), ("before", False), ("op", True)):
+        for field, is_op in (
+            ("range", False),
+            ("by", False),
+            ("row", False),
+            ("before", False),
+            ("after", False),
+            ("op", True),
+        ):
             pattern = getattr(where, field)
             if pattern and not (self.match_ops(pattern) if is_op else self.match_paths(pattern)).any():
                 hints.append(f"{field}: {self.suggest_names(pattern, is_op=is_op)}")
@@ -360,14 +367,59 @@ def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Int
     if where.by:
         chosen &= index.match_within(where.by)[path]
     if where.silent:
-        chosen &= (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
-        chosen &= ~index.match_within(_SHOWS_WORK)[path]
+        chosen &= _mark_silent_paths(index, path)
+    if where.after:
+        chosen &= _mark_silence_after(index, where.after, rows)
     if where.at_least_us:
         chosen &= _measure_stretches(edges, rows, chosen) >= where.at_least_us * MICRO
     if where.before:
         begins = _find_path_begins(index, where.before)
         chosen &= begins[edges.target[rows]]
     return rows[chosen]
+
+
+def _mark_silent_paths(index: JobIndex, path: Numbers) -> Mask:
+    """Mark paths that show no work: no row, or one that only names what runs."""
+    is_silent: Mask = (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
+    return is_silent & ~index.match_within(_SHOWS_WORK)[path]
+
+
+def _mark_silence_after(index: JobIndex, pattern: str, rows: Ints) -> Mask:
+    """Mark the edges of stretches of silent host time that begin where a row of a matching name ends."""
+    edges = index.job.edges
+    order = np.argsort(edges.target[rows], kind="stable")
+    path = edges.owner[rows[order]]
+    is_silent = _mark_silent_paths(index, path)
+    follows = np.append(False, edges.source[rows[order[1:]]] == edges.target[rows[order[:-1]]])
+    begins = is_silent & ~(follows & np.append(False, is_silent[:-1]))
+    matches = np.append(False, index.match_within(pattern)[path[:-1]]) & follows
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    marked = np.zeros(len(rows), np.bool_)
+    marked[order] = is_silent & matches[first]
+    return marked
+
+
+def find_repeated_calls(index: JobIndex, where: Selection) -> tuple[Ints, Ints]:
+    """Find calls that follow a call of the same selection without other work between: (edges of the calls, of gaps before them)."""
+    edges = index.job.edges
+    rows = index.list_edges(*HOST_KINDS)
+    rows = rows[np.argsort(edges.target[rows], kind="stable")]
+    path = edges.owner[rows]
+    is_call = index.match_within(where.row or "")[path]
+    is_silent = ~is_call & _mark_silent_paths(index, path)
+    chosen = mark_windows(index, where, index.find_edge_processes(rows), index.job.time[edges.target[rows]] - 1)
+    chosen &= is_call | is_silent
+    follows = np.append(False, edges.source[rows[1:]] == edges.target[rows[:-1]])[: len(rows)]
+    begins = chosen & ~(follows & np.append(False, chosen[:-1])[: len(rows)])
+    stretch = np.cumsum(begins) - 1
+    fresh = chosen & is_call & _find_path_begins(index, where.row or "")[edges.source[rows]]
+    number = np.cumsum(fresh)
+    before = np.append(number[begins] - fresh[begins], 0)[stretch]
+    last = np.append(np.maximum.reduceat(number, np.flatnonzero(begins)) if begins.any() else number[:0], 0)[stretch]
+    number = number - before
+    calls = chosen & is_call & (number > 1)
+    gaps = chosen & is_silent & (number > 0) & (number < last - before)
+    return rows[calls], rows[gaps]
 
 
 def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:

@@ -152,8 +152,18 @@ def measure_path_cover(steps: JobSteps, path: CriticalPath, time: Ints) -> PathC
     ends = time[steps.end]
     return PathCover(covered, max(count_steps(steps, ends > ends.max() - covered), 1), share)
 
-    for row in name_owners(job, spent).rows("rank", "kind", "name", "ns"):
-        owner = _make_owner(row["rank"], row["kind"], row["name"])
+
+def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover, slack: Mapping[Owner, int]) -> Sheet:
+    """List the critical path by owner, per counted step, and the owners off it with the least slack.
+
+    The rows add up to the path. `slack` is the least slack of each owner off the path, ascending.
+    """
+    is_added = path.spent.edge >= len(job.edges.source)
+    owned = sum_owners(job, SpentTime(path.spent.edge[~is_added], path.spent.ns[~is_added]))
+    if added := int(path.spent.ns[is_added].sum()):
+        owned[None, KIND_LABELS["changed"], None] = added
+    unexplained = sum_owners(job, keep_unexplained(job, path.spent))
+    rows = [(*owner, ns, slack.get(owner), unexplained.get(owner, 0)) for owner, ns in owned.items()]
     listed, rest = rows[:MAX_PATH_ROWS], rows[MAX_PATH_ROWS:]
     if rest:
         sums = sum(row[3] for row in rest), None, sum(row[5] for row in rest)

@@ -472,7 +472,7 @@ ANALYSIS = Analysis(
     thresholds={
         "rank-imbalance": {
             # Minimum number of ranks.
-            "min_ranks": 3,
+            "min_ranks": 2,
             # Fewer steps do not show whether the longest rank changes.
             "min_steps": 3,
             # 1 - mean / longest own work of the ranks, mean over steps.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracekit.job.frames import make_label_headings
+from tracekit.job.frames import make_label_headings, name_stages
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
     NO_STEPS,
@@ -89,9 +89,9 @@ def _blame_time_outside_stages(measured: Measurements) -> IdleBlame:
     return _blame_rows(measured, concat([steps, in_stages.with_columns(idle_ns=-in_stages["idle_ns"])]))
 
 
-def _blame_rows(measured: Measurements, rows: Frame) -> IdleBlame:
-    """Find the place in the merged tree of each row of `idle_blame`."""
-    frames = measured.frame("idle_frames")
+def _blame_rows(measured: Measurements, rows: Frame, table: str = "idle_frames") -> IdleBlame:
+    """Find the place in the merged tree of each row, which names a place of `table`."""
+    frames = measured.frame(table)
     tree, place = _merge_idle_frames(frames)
     keys = ("run", "source", "pid", "node")
     places = frames.select(*keys).with_columns(place=place)
@@ -150,6 +150,21 @@ def find_culprit_of_owner(
     """
     blamed = measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
     return _find_culprit(blamed, find_rows_of_owners(blamed.rows, [owner]), holders)
+
+
+def find_culprit_of_pauses(measured: Measurements, owner: Owner, stage: str | None) -> IdleCulprit | None:
+    """Find the place with most of the pauses of hosts without a device, in one stage, or in the steps outside stages."""
+    rows = list_undamaged_rows(measured, "pause_blame")
+    rows = rows.with_columns(canonical=name_stages(rows))
+    rows = rows.filter(find_rows_of_owners(rows, [owner]))
+    chosen = rows.filter(rows.equals("window", "stage") & rows.equals("canonical", stage))
+    if stage is None:
+        staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
+        steps = rows.filter(rows.equals("window", "step"))
+        chosen = concat([steps, staged.with_columns(idle_ns=-staged["idle_ns"])])
+    blamed = _blame_rows(measured, chosen, "pause_frames")
+    everything = np.ones(len(chosen), np.bool_)
+    return _find_culprit(blamed, everything, HOLDERS, _list_recorded_stages(blamed, everything))
 
 
 def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> Bools:
