@@ -118,12 +118,19 @@ def test_a_change_of_weights_is_undone_to_a_mark():
 def test_medians_of_changing_values_are_those_computed_afresh(seed):
     random = np.random.default_rng(seed)
     group, counted = random.integers(0, 4, 12).astype(np.int32), random.random(12) < 0.8
-    kept, values = _Medians(group, counted, 5), random.integers(0, 9, 12)
+    kept, values = _Medians(group, counted, np.zeros(5, np.bool_)), random.integers(0, 9, 12)
     for _ in range(4):
         fresh = [np.sort(values[counted & (group == number)]) for number in range(5)]
         middle = [int(each[(len(each) - 1) // 2] + each[len(each) // 2]) // 2 if len(each) else -1 for each in fresh]
         assert kept.find(values).tolist() == middle
         values = np.where(random.random(12) < 0.3, random.integers(0, 9, 12), values)
+
+
+def test_a_pause_that_half_of_the_ranks_have_is_not_usual():
+    """1 and 3 ms: 2, or the shorter of the two where it is a pause; a difference of less than 1 ms is none."""
+    group, values = np.array([0, 0, 1, 1, 2, 2], np.int32), np.array([1, 3, 1, 3, 1, 1.999]) * 1_000_000
+    medians = _Medians(group, np.ones(6, np.bool_), np.array([False, True, True]))
+    assert medians.find(values.astype(np.int64)).tolist() == [2_000_000, 1_000_000, 1_499_500]
 
 
 RANKS = [[step(1, 0, 30), *exchange(us, end=140)] for us in (100, 120)]
