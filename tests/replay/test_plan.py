@@ -17,8 +17,8 @@ from tracekit.model.report import Finding
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.pipeline.replaying import ReplayedRun, plan_run
 from tracekit.replay.changes import RunChange, make_change, parse_change
+from tracekit.replay.changing.equalising import _Medians
 from tracekit.replay.edges import Weights
-from tracekit.replay.equalising import _Medians
 from tracekit.replay.plan import Fix, PlannedFix, plan_fixes
 from tracekit.replay.steps import list_job_steps
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 from tracekit.model.records import dataclass
 from tracekit.model.report import Saving
 from tracekit.model.units import format_quantity
-from tracekit.replay.apply import apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.apply import apply_change
+from tracekit.replay.changing.selection import JobIndex
 from tracekit.replay.contention import Contention, measure_contention
 from tracekit.replay.edges import Weights
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import find_critical_path
 from tracekit.replay.paths import Timing
 from tracekit.replay.predict import join_added, time_changed_graph
-from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 LITTLE = 0.2

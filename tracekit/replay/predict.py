@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.replay.apply import Touched, apply_change, count_touched
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.apply import Touched, apply_change, count_touched
+from tracekit.replay.changing.selection import JobIndex
 from tracekit.replay.contention import Contention, measure_contention, rescale_kernels
 from tracekit.replay.edges import Ints, Numbers, Weights
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.paths import Ordering, Timing, order_instants, time_instants
-from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 CONTENTION_ROUNDS = 2

@@ -15,7 +15,8 @@ from tracekit.model.stages import get_stage_name, parse_profiler_step
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.units import format_quantity
-from tracekit.replay.apply import apply_change
+from tracekit.replay.changing.apply import apply_change
+from tracekit.replay.changing.selection import JobIndex
 from tracekit.replay.edges import (
     COPY,
     DEVICE_KINDS,
@@ -34,7 +35,6 @@ from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import CriticalPath, Ledger, keep_unexplained, name_owners
 from tracekit.replay.paths import NEVER, UNLIMITED, SpentTime, join_spent_times, measure_slack, order_instants
 from tracekit.replay.predict import Prediction, join_added
-from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps
 
 KIND_LABELS: Mapping[str, str] = {

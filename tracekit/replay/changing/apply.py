@@ -9,6 +9,24 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.equalising import equalise_work
+from tracekit.replay.changing.host_selection import find_repeated_calls, select_host_edges
+from tracekit.replay.changing.overlapping import (
+    HAND_OVER_NS,
+    Passes,
+    list_early_reductions,
+    list_gather_passes,
+    list_reduction_passes,
+    start_earlier,
+    wait_later,
+)
+from tracekit.replay.changing.selection import (
+    MICRO,
+    JobIndex,
+    mark_windows,
+    select_host_transfers,
+    select_ops,
+)
 from tracekit.replay.edges import (
     ARRIVAL,
     COPY,
@@ -27,26 +45,7 @@ from tracekit.replay.edges import (
     Mask,
     Weights,
 )
-from tracekit.replay.equalising import equalise_work
-from tracekit.replay.overlapping import (
-    HAND_OVER_NS,
-    Passes,
-    list_early_reductions,
-    list_gather_passes,
-    list_reduction_passes,
-    start_earlier,
-    wait_later,
-)
 from tracekit.replay.paths import NEVER
-from tracekit.replay.selection import (
-    MICRO,
-    JobIndex,
-    find_repeated_calls,
-    mark_windows,
-    select_host_edges,
-    select_host_transfers,
-    select_ops,
-)
 
 ASYNC_CALL_NS = 4 * MICRO
 """Host time of an asynchronous copy."""

@@ -10,9 +10,10 @@ from tracekit.model.tables.keys import group_arrays
 from tracekit.process.host.phases import PAUSE_NS
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.host_selection import select_host_edges
+from tracekit.replay.changing.selection import JobIndex, select_ops
 from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
 from tracekit.replay.paths import NEVER
-from tracekit.replay.selection import JobIndex, select_host_edges, select_ops
 
 _DOES_WORK = [HOLDER[name] for name in ("op", "call", "first_call", "sync")]
 
@@ -63,29 +64,20 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     edges, of_steps = index.job.edges, change.across == "step"
     everywhere = replace(change.where, step=None) if of_steps else replace(change.where, rank=None)
     if change.on == "host":
-        rows = select_host_edges(index, everywhere, returns=True)
-        process, at = index.find_edge_processes(rows), index.job.time[edges.target[rows]] - 1
-        name = np.append(index.number_names(lambda graph: graph.paths.name), -1)[edges.owner[rows]]
-        targets = rows
+        targets, process, at, name = _list_host_work(index, select_host_edges(index, everywhere, returns=True))
+        works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
     else:
-        ops = select_ops(index, everywhere, "device")
-        process, at = index.op_process[ops], index.op_at_ns[ops]
-        name = index.number_names(lambda graph: graph.ops.name)[ops]
-        edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int64)
-        own = index.list_edges(KERNEL, COPY)
-        edge_of[edges.owner[own]] = own
-        targets = edge_of[ops]
+        targets, process, at, name = _list_device_work(index, select_ops(index, everywhere, "device"))
+        works = np.ones(len(targets), np.bool_)
     step = index.step_at(process, at)
     known = (targets >= 0) & ((step >= 0) | (not of_steps))
     if not known.all():
         targets, process, at, name, step = (column[known] for column in (targets, process, at, name, step))
+        works = works[known]
     unit, other = (step, process) if of_steps else (process, step)
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
     has_own = change.on == "host" and only is not None
-    works = np.zeros(len(targets), np.bool_)
-    if has_own:
-        works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
     may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
     stage = index.stage_at(process, at)
@@ -93,9 +85,7 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     where, _ = group_arrays([other, _number_roles(index)[process], stage, name])
     del name
     may_pause = np.zeros(int(where.max(initial=-1)) + 1, np.bool_)
-    if change.on == "host":
-        shows_work = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
-        may_pause[where[~shows_work & (stage >= 0)]] = True
+    may_pause[where[~works & (stage >= 0)]] = True
     work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int32), at, may_pause)
     if has_own:
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
@@ -104,6 +94,22 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int32), at[rows]
         work.of_stages = _PlacedWork(*of_rows)
     return work
+
+
+def _list_host_work(index: JobIndex, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """List stretches of host time: (their edges, processes, times, and numbers of their rows' names)."""
+    edges = index.job.edges
+    name = np.append(index.number_names(lambda graph: graph.paths.name), -1)[edges.owner[rows]]
+    return rows, index.find_edge_processes(rows), index.job.time[edges.target[rows]] - 1, name
+
+
+def _list_device_work(index: JobIndex, ops: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """List ops: (the edges that are their lengths, -1 for none; processes, times of launch, and numbers of their names)."""
+    edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int64)
+    own = index.list_edges(KERNEL, COPY)
+    edge_of[index.job.edges.owner[own]] = own
+    name = index.number_names(lambda graph: graph.ops.name)[ops]
+    return edge_of[ops], index.op_process[ops], index.op_at_ns[ops], name
 
 
 def _number_roles(index: JobIndex) -> Ints:

@@ -20,10 +20,7 @@ from tracekit.process.name_filters import look_up_names
 from tracekit.process.steps.engine_batches import parse_engine_batch
 from tracekit.replay.changes import RunChange, Selection
 from tracekit.replay.edges import (
-    HOST_KINDS,
-    SYNC_RETURN,
     TRANSFER,
-    Edges,
     Ints,
     Mask,
     Numbers,
@@ -31,7 +28,6 @@ from tracekit.replay.edges import (
 )
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
-from tracekit.replay.process_parts.host_threads import NAMES_OF_WORK
 
 MICRO = 1_000
 
@@ -334,10 +330,6 @@ def _look_up_groups(job: JobGraph) -> npt.NDArray[np.object_]:
     return group
 
 
-_SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "gc", "off_cpu", "sample")]
-_SHOWS_WORK = f"^(?:{'|'.join(map(re.escape, NAMES_OF_WORK))})"
-
-
 def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
     """Look up the bytes of each op's message; infinite for none, and where it was not recorded."""
     size = np.full(int(job.first_op[-1]), np.inf)
@@ -350,93 +342,7 @@ def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
     return size
 
 
-def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
-    """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
-    return index.recall((select_host_edges, where, returns), lambda: _list_host_edges(index, where, returns=returns))
-
-
-def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
-    job = index.job
-    edges, rows = job.edges, index.list_edges(*HOST_KINDS)
-    if returns:
-        rows = np.concatenate((rows, index.list_edges(SYNC_RETURN)))
-    path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
-    chosen = mark_windows(index, where, index.find_edge_processes(rows), time)
-    if where.row:
-        chosen &= index.match_paths(where.row)[path]
-    if where.by:
-        chosen &= index.match_within(where.by)[path]
-    if where.silent:
-        chosen &= _mark_silent_paths(index, path)
-    if where.after:
-        chosen &= _mark_silence_after(index, where.after, rows)
-    if where.at_least_us:
-        chosen &= _measure_stretches(edges, rows, chosen) >= where.at_least_us * MICRO
-    if where.before:
-        begins = _find_path_begins(index, where.before)
-        chosen &= begins[edges.target[rows]]
-    return rows[chosen]
-
-
-def _mark_silent_paths(index: JobIndex, path: Numbers) -> Mask:
-    """Mark paths that show no work: no row, or one that only names what runs."""
-    is_silent: Mask = (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
-    return is_silent & ~index.match_within(_SHOWS_WORK)[path]
-
-
-def _mark_silence_after(index: JobIndex, pattern: str, rows: Ints) -> Mask:
-    """Mark the edges of stretches of silent host time that begin where a row of a matching name ends."""
-    edges = index.job.edges
-    order = np.argsort(edges.target[rows], kind="stable")
-    path = edges.owner[rows[order]]
-    is_silent = _mark_silent_paths(index, path)
-    follows = np.append(False, edges.source[rows[order[1:]]] == edges.target[rows[order[:-1]]])
-    begins = is_silent & ~(follows & np.append(False, is_silent[:-1]))
-    matches = np.append(False, index.match_within(pattern)[path[:-1]]) & follows
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-    marked = np.zeros(len(rows), np.bool_)
-    marked[order] = is_silent & matches[first]
-    return marked
-
-
-def find_repeated_calls(index: JobIndex, where: Selection) -> tuple[Ints, Ints]:
-    """Find calls that follow a call of the same selection without other work between: (edges of the calls, of gaps before them)."""
-    edges = index.job.edges
-    rows = index.list_edges(*HOST_KINDS)
-    rows = rows[np.argsort(edges.target[rows], kind="stable")]
-    path = edges.owner[rows]
-    is_call = index.match_within(where.row or "")[path]
-    is_silent = ~is_call & _mark_silent_paths(index, path)
-    chosen = mark_windows(index, where, index.find_edge_processes(rows), index.job.time[edges.target[rows]] - 1)
-    chosen &= is_call | is_silent
-    follows = np.append(False, edges.source[rows[1:]] == edges.target[rows[:-1]])[: len(rows)]
-    begins = chosen & ~(follows & np.append(False, chosen[:-1])[: len(rows)])
-    stretch = np.cumsum(begins) - 1
-    fresh = chosen & is_call & _find_path_begins(index, where.row or "")[edges.source[rows]]
-    number = np.cumsum(fresh)
-    before = np.append(number[begins] - fresh[begins], 0)[stretch]
-    last = np.append(np.maximum.reduceat(number, np.flatnonzero(begins)) if begins.any() else number[:0], 0)[stretch]
-    number = number - before
-    calls = chosen & is_call & (number > 1)
-    gaps = chosen & is_silent & (number > 0) & (number < last - before)
-    return rows[calls], rows[gaps]
-
-
-def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
-    """Measure the stretch of consecutive chosen edges of a thread that each edge is in."""
-    length = np.zeros(len(rows), np.int64)
-    places = np.flatnonzero(chosen)
-    if not len(places):
-        return length
-    places = places[np.argsort(edges.target[rows[places]], kind="stable")]
-    source, target = edges.source[rows[places]], edges.target[rows[places]]
-    stretch = np.cumsum(np.append(True, source[1:] != target[:-1])) - 1
-    sums = np.bincount(stretch, weights=np.maximum(edges.weight[rows[places]], 0)).astype(np.int64)
-    length[places] = sums[stretch]
-    return length
-
-
-def _find_path_begins(index: JobIndex, pattern: str) -> Mask:
+def find_path_begins(index: JobIndex, pattern: str) -> Mask:
     """Mark the instants at which a row of a matching name begins that is in no other such row."""
     job, begins = index.job, np.zeros(len(index.job.time), np.bool_)
     outermost = np.append(_find_outermost_matches(index, pattern), -1)
@@ -592,7 +498,7 @@ def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
 def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Ints, time: Ints) -> Mask:
     """Mark times within the n-th range of a matching name in each step."""
     job, chosen = index.job, np.zeros(len(process), np.bool_)
-    begins = np.flatnonzero(_find_path_begins(index, pattern)).astype(np.int32)
+    begins = np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32)
     of_begin, begin_ns = job.process_of(begins), job.time[begins]
     for number in np.unique(process).tolist():
         mine, starts = np.flatnonzero(process == number), np.sort(begin_ns[of_begin == number])

@@ -10,9 +10,9 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.keys import group_arrays
+from tracekit.replay.changing.selection import MICRO, JobIndex
 from tracekit.replay.edges import STREAM_WAIT, Ints, Mask, Weights
 from tracekit.replay.paths import NEVER
-from tracekit.replay.selection import MICRO, JobIndex
 
 HAND_OVER_NS = 1 * MICRO
 """Delay of an op after the collective that it waits for."""
