@@ -3,7 +3,7 @@
 import pytest
 from chrome_builder import annotation, memcpy, step
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
-from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange, gloo_rank
+from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange, gloo, gloo_rank
 from replay.simulations import simulate_clean_job
 
 from tracekit.replay.changes import ChangeError, make_change
@@ -492,6 +492,20 @@ def test_rows_that_name_work_are_not_silent(tmp_path):
     ]  # fmt: skip
     after = replay_rows(tmp_path, rows).after({"do": "set", "on": "host", "silent": True, "to_us": 0})
     assert after.host(300) == 100
+
+
+def test_what_no_longer_waits_keeps_no_recorded_time(tmp_path):
+    """After 300 µs the library gathers, and reduces for 40 once that is issued.
+
+    Without the 300 and the gathering, the reduction is issued at 15 instead of 325: its thread does not begin at 310.
+    """
+    rows = [aten("compute", 0, 300), aten("c10d::allgather_", 300, 10), gloo("all_gather", 305, 10)]
+    rows += [aten("c10d::allreduce_", 315, 10), gloo("all_reduce", 322, 40), aten("optimizer", 367, 20)]
+    job = replay_rows(tmp_path, rows, rows)
+    quick = {"do": "scale", "on": "host", "row": "^compute$", "factor": 0}
+    gone = {"do": "remove", "on": "collective", "op": "all_gather", "host": "^c10d::allgather_"}
+    kept, without = (job.after(*changes).host(387) for changes in ((quick,), (quick, gone)))
+    assert (kept, without) == (87, 77)
 
 
 def test_work_lasts_as_long_as_on_the_median_rank(tmp_path):

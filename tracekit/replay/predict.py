@@ -50,9 +50,12 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
     if ordering.acyclic < len(job.time):
         raise ChangeError("the changed order of work contradicts itself", "select less, for example one range")
 
+    # What waited for something, and after the change waits for nothing, delays nothing: it keeps no recorded time.
+    begins = np.where(job.settled.timing.decider < 0, job.time, job.time.min(initial=0))
+
     def time_edges(weight: Ints) -> Timing:
         weight = np.concatenate((weight, added[2])) if len(added[2]) else weight
-        return time_instants(ordering, source, weight, job.time)
+        return time_instants(ordering, source, weight, begins)
 
     timing, count = time_edges(weight), 0
     for _ in range(CONTENTION_ROUNDS if contention is not None else 0):
