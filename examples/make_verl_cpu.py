@@ -1,18 +1,18 @@
 """Makes a profile as `verl_cpu` is: verl's own worker groups and profiler around a model of one layer, on a CPU.
 
-    python examples/make_verl_cpu.py OUT
+    python examples/make_verl_cpu.py OUT [--fault slow_reward] [--steps 1,2,4]
 
 Needs verl 0.9.1, Ray and torch (`make tools` makes an environment of them). No trainer of verl runs: this
 program calls the workers in the order of verl's PPO trainer, starts and stops their profilers at the steps
 that verl would, and times the calls with verl's timers. OUT gets `outputs/profile/`, `metrics.jsonl` and
-`config_profiler.yaml`.
+`config_profiler.yaml`. A fault makes one stage slower: `tests/benchmarks/verl_pairs.py` compares such runs with clean ones.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -32,14 +32,19 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.profiler import DistProfiler, DistProfilerExtension, marked_timer
 from verl.utils.tracking import Tracking
 
-RANKS, STEPS = 2, 5
+RANKS = 2
 SAMPLES, MINI_BATCH, MICRO_BATCH, INFERENCE_BATCH = 16, 8, 4, 8
 TOKENS, PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 48, 4, 8, 4
 WIDTH, HEADS, VOCABULARY, POSITIONS = 64, 4, 256, 512
 
+FAULTS = {
+    "": "nothing is planted",
+    "slow_reward": "every rank calls a function that sleeps for 80 ms after compute_log_prob has scored the samples",
+    "slow_rank": "rank 1 multiplies matrices for 80 ms more in update_actor",
+}
+
 OVERRIDES = [
     "global_profiler.tool=torch",
-    "global_profiler.steps=[1,2,4]",
     "actor_rollout_ref.actor.profiler.enable=True",
     "actor_rollout_ref.actor.profiler.all_ranks=True",
     "actor_rollout_ref.actor.profiler.tool_config.torch.contents=[cpu]",
@@ -133,8 +138,9 @@ class ProfiledWorker(Worker, DistProfilerExtension):
 class ActorRolloutRef(ProfiledWorker):
     """The actor, which generates too, and the reference model."""
 
-    def __init__(self, block):
+    def __init__(self, block, fault):
         super().__init__(block, "actor_rollout_ref")
+        self.fault = fault
         torch.manual_seed(0)
         self.actor = DistributedDataParallel(Model())
         self.ref = Model().requires_grad_(requires_grad=False)
@@ -153,7 +159,10 @@ class ActorRolloutRef(ProfiledWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @DistProfiler.annotate(color="blue", role="actor_compute_log_prob")
     def compute_log_prob(self, step):
-        return self.infer(self.actor.module, step)
+        scores = self.infer(self.actor.module, step)
+        if self.fault == "slow_reward":
+            time.sleep(0.08)
+        return scores
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @DistProfiler.annotate(color="olive", role="ref_compute_log_prob")
@@ -163,6 +172,10 @@ class ActorRolloutRef(ProfiledWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
     def update_actor(self, step):
+        if self.fault == "slow_rank" and self.rank == 1:
+            square, until = torch.ones(256, 256), time.perf_counter() + 0.08
+            while time.perf_counter() < until:
+                square = (square @ square) * 1e-3
         return self.train(self.actor, self.optimizer, step)
 
 
@@ -186,18 +199,18 @@ class Critic(ProfiledWorker):
         return self.train(self.model, self.optimizer, step)
 
 
-def worker_group(worker, block):
+def worker_group(worker, *arguments):
     """A Ray worker group of verl's, on CPUs."""
-    made = RayClassWithInitArgs(ray.remote(worker), block)
+    made = RayClassWithInitArgs(ray.remote(worker), *arguments)
     pool = RayResourcePool(process_on_nodes=[RANKS], use_gpu=False, max_colocate_count=1)
     return RayWorkerGroup(resource_pool=pool, ray_cls_with_init=made, device_name="cpu")
 
 
-def profiler_blocks():
+def profiler_blocks(steps):
     """(global, actor's, critic's) profiler configuration, as Hydra resolves verl's own with `OVERRIDES`."""
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(config_dir=str(folder), version_base=None):
-        whole = compose("ppo_trainer", overrides=OVERRIDES)
+        whole = compose("ppo_trainer", overrides=[*OVERRIDES, f"global_profiler.steps=[{steps}]"])
     chosen = (whole.global_profiler, whole.actor_rollout_ref.actor.profiler, whole.critic.profiler)
     return [OmegaConf.create(OmegaConf.to_container(block, resolve=True)) for block in chosen]
 
@@ -221,12 +234,17 @@ def train_step(actor, critic, step, timing):
 
 
 def main():
-    """Five steps, of which the configured ones are profiled."""
-    out = Path(sys.argv[1])
+    """One step more than the last that is profiled, and five at least."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--fault", choices=FAULTS, default="")
+    parser.add_argument("--steps", default="1,2,4", help="steps that are profiled")
+    chosen = parser.parse_args()
+    out = chosen.out
     out.mkdir(parents=True, exist_ok=True)
     os.chdir(out)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(Path.cwd() / "metrics.jsonl")
-    overall, actor_block, critic_block = profiler_blocks()
+    overall, actor_block, critic_block = profiler_blocks(chosen.steps)
     names = ("global_profiler", "actor_profiler", "critic_profiler")
     written = dict(zip(names, (overall, actor_block, critic_block), strict=True))
     Path("config_profiler.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(written)))
@@ -237,9 +255,9 @@ def main():
         logging_level="ERROR",
         runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
     )
-    actor, critic = worker_group(ActorRolloutRef, actor_block), worker_group(Critic, critic_block)
+    actor, critic = worker_group(ActorRolloutRef, actor_block, chosen.fault), worker_group(Critic, critic_block)
     log = Tracking("tracekit", "verl_cpu", default_backend=["file"], config={})
-    for step in range(1, STEPS + 1):
+    for step in range(1, max(overall.steps) + 2):
         timing, profiled = {}, step in overall.steps
         with marked_timer("start_profile", timing):
             if profiled:

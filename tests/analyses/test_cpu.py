@@ -47,6 +47,17 @@ def test_activities_fill_each_stage_and_the_step(tmp_path):
     assert (outside["op"], outside["silent"]) == pytest.approx((0.1, 0.9))
 
 
+def test_the_headline_says_what_the_step_consists_of(tmp_path):
+    """Of 20 ms: ops 5.5, collective wait 2, and Python, short and long pauses 12.5. Ranges alone show no ops."""
+    headline = {metric.name: metric.value for metric in report_on(tmp_path, ROWS).headline}
+    assert {name: value for name, value in headline.items() if name.startswith("host_")} == pytest.approx(
+        {"host_op_ratio": 0.275, "host_collective_ratio": 0.1, "host_no_op_ratio": 0.625}
+    )
+    for name, rows in (("ranges", [step(1, 0, 9), annotation("gen", 0, 5)]), ("gpu", [*ROWS, kernel("gemm", 0, 5)])):
+        others = report_on(tmp_path / name, rows).headline
+        assert not [metric for metric in others if metric.name.startswith("host_")]
+
+
 def test_threads_and_functions_have_their_own_time(tmp_path):
     rows = [*ROWS, python("train.py(1): main", 0, 20_000), op("aten::mm", 0, 5_000, tid=2)]
     found = sheets(report_on(tmp_path, rows))

@@ -174,10 +174,11 @@ def test_a_step_of_over_five_thousand_kernels_below_five_microseconds(tmp_path, 
 
 @pytest.mark.parametrize(("count", "dur", "fires"), [(5001, 4, True), (5000, 4, False), (5001, 5, False)])  # fmt: skip
 def test_without_a_device_ops_are_counted(tmp_path, count, dur, fires):
-    """5001 calls of 4 µs, one every 10: 20,004 of 100,000 µs."""
+    """5001 calls of two ops of 4 µs, one every 10: 20,004 of 100,000 µs."""
     rows = [step(1, 0, 100_000), annotation("gen", 0, 100_000)]
-    rows += [op("aten::add", 10 * k, dur) for k in range(count)]
-    found = on(tmp_path, rows, "launch-bound")
+    rows += [op(("aten::add", "aten::mul")[k % 2], 10 * k, dur) for k in range(count)]
+    assert on(tmp_path / "a", rows, "launch-bound") == []
+    found = on(tmp_path / "b", rows, "small-ops")
     assert bool(found) == fires
     if fires:
         assert found[0].cost_ns == 20_004_000
@@ -185,10 +186,37 @@ def test_without_a_device_ops_are_counted(tmp_path, count, dur, fires):
         assert "GPU" not in found[0].claim
 
 
+def loop_of(names, stage="gen", between=()):
+    """A step of 20 ms: a call of 4 µs of each name, one every 10 µs, and rows between."""
+    calls = [op(name, 10 * place, 4) for place, name in enumerate(names)]
+    return [step(1, 0, 20_000), annotation(stage, 0, 15_000), *calls, *between]
+
+
+@pytest.mark.parametrize(
+    ("rows", "fires"),
+    [
+        (loop_of(["aten::add"] * 200), True),
+        (loop_of(["aten::add"] * 200, stage=STEP), False),
+        (loop_of(["aten::add", "aten::mul"] * 100), False),
+        (loop_of(["aten::add"] * 200, between=[op("aten::mm", 995, 4)]), True),
+        (loop_of(["aten::add"] * 180, between=[op("aten::mm", 895, 4)]), False),
+        ([*loop_of(["aten::add"] * 200), kernel("k", 0, 5)], False),
+    ],
+)
+def test_calls_of_one_op_in_a_row_are_a_loop(tmp_path, rows, fires):
+    """200 calls take 1,994 of 20,000 µs; the first of each loop is kept. Another op cuts a loop in two."""
+    assert bool(on(tmp_path, rows, "small-ops")) == fires
+
+
+def test_a_loop_saves_what_its_calls_take_after_the_first(tmp_path):
+    (found,) = [f for f in report(write(tmp_path / "a.json", loop_of(["aten::add"] * 200)), None).findings if f.saving]
+    assert (found.rule, found.saving.alone_ns) == ("small-ops", 1_990_000)
+
+
 def test_the_time_of_the_optimizers_calls_is_not_given_back_twice(tmp_path):
     rows = [step(1, 0, 100_000), annotation(STEP, 0, 50_000)]
-    rows += [op("aten::add", 10 * k, 4) for k in range(6000)]
-    (found,) = on(tmp_path, rows, "launch-bound")
+    rows += [op(("aten::add", "aten::mul")[k % 2], 10 * k, 4) for k in range(6000)]
+    (found,) = on(tmp_path, rows, "small-ops")
     # 1000 of the 6000 begin after 50,000 µs.
     assert found.cost_ns == 4_000_000
 
@@ -276,11 +304,11 @@ def gloo(name):
 @pytest.mark.slow
 @needs_data
 def test_eight_hundred_scalar_adds_are_found_and_clean_runs_are_not():
-    (found,) = of(gloo("fault_tiny_ops"), "launch-bound")
+    (found,) = of(gloo("fault_tiny_ops"), "small-ops")
     assert (found.severity, found.places[0].stage) == ("info", "update_actor")
     assert 5_100 < evidence(found)["ops"] < 5_200
     for name in ("base_run1", "base_mem", "fault_leak", "straggler", "verl_like_perstep"):
-        assert of(gloo(name), "launch-bound", "data-loader-wait", "recompilation") == []
+        assert of(gloo(name), "launch-bound", "small-ops", "data-loader-wait", "recompilation") == []
 
 
 @needs_data

@@ -98,7 +98,6 @@ def test_a_pause_in_one_step_is_told_as_a_pause_of_its_length_and_no_more(tmp_pa
         "a pause of rank 1 keeps the others waiting: 9.81 ms, mostly in update_actor: no host activity is recorded for 9.81 ms per step in update_actor"
     )
     assert found.cost_ns == 9_810_000
-    assert {m.name: m.value for m in found.evidence}["without_ns"] == 30_000_000 - 9_810_000
 
 
 def test_a_pause_in_one_of_two_steps_costs_half_of_it_per_step(tmp_path):

@@ -32,8 +32,6 @@ def test_the_slow_rank_of_a_real_run_is_named_with_its_stage_and_cost():
     assert (place.rank, place.stage, found.severity) == (2, "update_actor", "high")
     evidence = {m.name: m.value for m in found.evidence}
     assert evidence["late_ns"] == pytest.approx(injected, rel=0.15)
-    # What the same work takes without it: 571 to 601 ms in three other runs.
-    assert evidence["without_ns"] == pytest.approx(581e6, rel=0.15)
     first = rows_of(section(measured), "waits")[0]
     assert (first["late_rank"], first["cause"], first["stage"], first["ranks"]) == (2, "update_actor", "update_actor", 3)  # fmt: skip
 

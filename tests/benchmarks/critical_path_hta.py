@@ -106,11 +106,10 @@ def measure_path(path: Path, case: Case) -> MeasuredPath:
     work = np.empty(0, np.int32), none, none, none
     steps = JobSteps(none, none, one + np.int32(first), one + np.int32(last), *work, none, none, none)
     found = find_critical_path(job, steps)
-    spent = found.spent_ns[: len(job.edges.kind)]
-    kind = job.edges.kind
+    kind = job.edges.kind[found.spent.edge]
     groups = [np.isin(kind, HOST_KINDS), np.isin(kind, (KERNEL, COPY)), kind == TRANSFER]
     groups.append(~np.any(groups, axis=0))
-    parts = tuple(float(spent[group].sum()) / 1_000 for group in groups)
+    parts = tuple(float(found.spent.ns[group].sum()) / 1_000 for group in groups)
     assert round(sum(parts) * 1_000) + found.before_ns == found.length_ns == end - begin, "the path is the window"
     return MeasuredPath((end - begin) / 1_000, (found.length_ns - found.before_ns) / 1_000, parts)
 

@@ -40,9 +40,9 @@ KINDS: dict[str, tuple[tuple[str, ...], int | None]] = {
     "loader": (("data-loader-wait",), None),
     "loader_one_rank": (("data-loader-wait",), 1),
     "small_collectives": (("small-collectives",), None),
-    "tiny_ops": (("launch-bound", "host-bound"), None),
+    "tiny_ops": (("small-ops",), None),
     "reward_pause": (("host-silence",), None),
-    "step_pause": (("stage-edge-idle", "host-silence"), None),
+    "step_pause": (("host-silence",), None),
     "python_loop": (("host-silence",), None),
 }
 """Kind of fault to the rules that are about it, and the rank that they have to name."""
@@ -79,10 +79,9 @@ def measure_step(folder: Path) -> float:
     return mean(max(step["step_ns"] for step in of_ranks) for of_ranks in zip(*ranks, strict=True)) / 1e6
 
 
-def predict_gain(folder: Path, kind: str) -> tuple[float | str, str]:
+def predict_gain(folder: Path, rules: tuple[str, ...], rank: int | None) -> tuple[float | str, str]:
     """Predict what the fix of the fault saves in ms, or say why there is no number: (gain or reason, rule)."""
     report = analyze_uncached(folder, Options(jobs=1, cache=False)).report
-    rules, rank = KINDS[kind]
     about = [finding for finding in report.findings if finding.rule in rules and names_rank(finding, rank)]
     if not about:
         return describe_silence(report, rules), ""
@@ -108,7 +107,7 @@ def describe_silence(report: Report, rules: Sequence[str]) -> str:
         for verdict in section.verdicts
         if verdict.rule in rules
     ]
-    return f"no finding ({reasons[0]})" if reasons else "no finding: rules judge host time by the GPU that waits for it"
+    return f"no finding ({reasons[0]})" if reasons else "no finding"
 
 
 def compare(folder: Path, kinds: Sequence[str]) -> Iterator[Pair]:
@@ -119,17 +118,28 @@ def compare(folder: Path, kinds: Sequence[str]) -> Iterator[Pair]:
         if not runs:
             continue
         steps = [measure_step(run) for run in runs]
-        outcomes = [predict_gain(run, kind) for run in runs]
-        predicted, rules = zip(*outcomes, strict=True)
-        low, high = min(steps) - max(clean), max(steps) - min(clean)
-        named = tuple(dict.fromkeys(rule for rule in rules if rule))
-        yield Pair(kind, mean(steps), mean(steps) - mean(clean), low, high, predicted, named)
+        yield make_pair(kind, steps, clean, [predict_gain(run, *KINDS[kind]) for run in runs])
+
+
+def make_pair(
+    kind: str, steps: Sequence[float], clean: Sequence[float], outcomes: Sequence[tuple[float | str, str]]
+) -> Pair:
+    """Make the pair of a kind from the steps of its runs and of the clean ones in ms, and the predicted gain of each run."""
+    predicted, rules = zip(*outcomes, strict=True)
+    low, high = min(steps) - max(clean), max(steps) - min(clean)
+    named = tuple(dict.fromkeys(rule for rule in rules if rule))
+    return Pair(kind, mean(steps), mean(steps) - mean(clean), low, high, predicted, named)
 
 
 def make_table(folder: Path, pairs: Sequence[Pair], torch: str) -> Iterator[str]:
     """Make the lines of the table: one for each kind, the reasons for no number, and the sums."""
     clean = [measure_step(run.parent) for run in folder.glob("*/clean/truth.json")]
     yield f"real runs of torch {torch} with gloo: two ranks, one core each, {STEPS} profiled steps"
+    yield from list_pairs(pairs, clean)
+
+
+def list_pairs(pairs: Sequence[Pair], clean: Sequence[float]) -> Iterator[str]:
+    """List the clean step, a line for each pair, the reasons for no number, and the sums."""
     yield f"clean step: mean {mean(clean):.1f} ms, {min(clean):.1f} to {max(clean):.1f} in {len(clean)} runs"
     yield f"{'kind':19}{'step ms':>8}{'gain ms':>9}{'interval':>17}   {'predicted gain of each run':31}{'inside':>6}  rule"
     for pair in pairs:
@@ -140,10 +150,10 @@ def make_table(folder: Path, pairs: Sequence[Pair], torch: str) -> Iterator[str]
         yield (
             f"{pair.kind:19}{pair.step:8.1f}{pair.gain:9.1f}{interval:>17}   {values:31}{count:>6}  {', '.join(pair.rules)}"
         )
-    yield from ("", "no number:")
-    for pair in pairs:
-        reasons = dict.fromkeys(value for value in pair.predicted if isinstance(value, str))
-        yield from (f"{pair.kind}: {reason}" for reason in reasons)
+    reasons = dict.fromkeys(
+        f"{pair.kind}: {value}" for pair in pairs for value in pair.predicted if isinstance(value, str)
+    )
+    yield from ("", "no number:", *reasons) if reasons else ()
     yield ""
     errors = [abs(value / pair.gain - 1) for pair in pairs for value in pair.numbers]
     inside = [pair.low <= value <= pair.high for pair in pairs for value in pair.numbers]

@@ -160,16 +160,6 @@ def test_a_slow_clock_lasts_to_the_end_and_for_some_steps(kind, late_ns, is_slow
     assert detection._has_slow_clock(late_pair(late_ns), SimpleNamespace(kind=kind), {"clock_steps": 2}) is is_slow
 
 
-def test_the_step_without_them_is_as_much_shorter_as_they_cost():
-    late = late_pair([10, 10, 10, 10])
-    for given, pause_ns, them in ((late, 0.0, "them"), (late, 5.0, "it")):
-        metric = detection._estimate_step_without_late_ranks(replace(given, pause_ns=pause_ns), 30.4, 100.0)
-        assert (metric.value, metric.label) == (70, f"step without {them}")
-    one = replace(late, late_set=replace(late.late_set, is_late=np.array([0, 1, 0, 0], np.bool_)))
-    assert detection._estimate_step_without_late_ranks(one, 30.4, None).label == "step without it"
-    assert detection._estimate_step_without_late_ranks(one, 30.4, None).value is None
-
-
 def test_a_late_member_is_located_in_the_step_in_which_it_is_latest():
     place = detection._locate_late_member(late_pair([5, 10, 30, 20]), 2, "")
     assert (place.run, place.role, place.rank, place.device, place.step, place.stage) == ("a", "actor", 2, 0, 3, None)

@@ -1,12 +1,11 @@
-"""One finding per rule with its stages inside; findings by saving × confidence, catch-alls last."""
+"""One finding per rule with its stages inside; findings by cost without predictions, catch-alls last."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analyses import ANALYSES, load_default_thresholds
-from tracekit.model.report import CONFIDENCE, Finding, Place, Report, Section
-from tracekit.pipeline.build_report import cap_finding_confidence
+from tracekit.analyses import load_default_thresholds
+from tracekit.model.report import Finding, Place, Report, Section
 from tracekit.pipeline.summary.finding_parts import merge_stage_findings
 
 LIMITS = load_default_thresholds()
@@ -107,26 +106,12 @@ def order(*findings):
     return [f.claim for f in Report("", "", sections=(Section("s", "", findings=findings),)).findings]
 
 
-def test_findings_rank_by_saving_times_confidence():
-    """100 × 0.6 = 60 < 70 × 1: the bound on more time comes second."""
-    bound, sure = found("bound", 100, "a", confidence=0.6), found("sure", 70, "b")
-    assert order(bound, sure) == [sure.claim, bound.claim]
+def test_findings_without_a_prediction_rank_by_cost():
+    less, more = found("less", 70, "a", severity="high"), found("more", 100, "b", severity="low")
+    assert order(less, more) == [more.claim, less.claim]
 
 
 def test_catch_alls_come_after_causes_and_before_what_saves_no_time():
     rest, cause = found("rest", 900, "a", is_catch_all=True), found("cause", 1, "b")
     timeless = found("timeless", None, "c", severity="high")
     assert order(timeless, rest, cause) == [cause.claim, rest.claim, timeless.claim]
-
-
-def test_every_basis_is_of_a_rule_of_its_question():
-    for analysis in ANALYSES:
-        assert set(analysis.bases) <= set(analysis.rules), analysis.id
-        assert set(analysis.bases.values()) <= set(CONFIDENCE), analysis.id
-
-
-def test_a_finding_is_as_sure_as_its_rule_and_may_be_less_sure():
-    analysis = next(a for a in ANALYSES if a.id == "host")
-    plain, doubtful = found("launch-bound", 5, "a"), found("launch-bound", 5, "a", confidence=0.1)
-    rated = cap_finding_confidence(Section("host", "", findings=(plain, doubtful)), analysis)
-    assert [f.confidence for f in rated.findings] == [CONFIDENCE["bound"], 0.1]

@@ -58,6 +58,13 @@ def test_gaps_in_which_no_collective_ends_are_work(tmp_path):
     assert part.segments["own_ns"].sum() == 70_000
 
 
+@pytest.mark.parametrize(("start", "end", "blocked_us"), [(20, 83, 60), (22, 82, 58), (20, 84, 0)])
+def test_a_library_may_record_an_end_late(tmp_path, start, end, blocked_us):
+    """The thread goes on at 80, after a gap of 60: 3 µs of it are 5 %."""
+    rows = [step(1, 0, 100), op("mm", 0, 20), op("mm", 80, 20), gloo(start, end)]
+    assert found(tmp_path, rows).segments["blocked_ns"].sum() == blocked_us * 1_000
+
+
 @pytest.mark.parametrize("name", ["_c10d_functional::wait_tensor", "c10d::barrier"])
 def test_an_op_that_waits_for_a_collective_is_no_work(tmp_path, name):
     rows = [step(1, 0, 100), op("outer", 0, 100), op(name, 40, 40), gloo(30, 80)]

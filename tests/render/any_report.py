@@ -99,7 +99,6 @@ bare_findings = st.builds(
     maybe(ints),
     maybe(floats),
     tuples(texts, 2),
-    st.floats(0, 1),
     st.booleans(),
 )
 findings = st.builds(lambda finding, parts: replace(finding, parts=parts), bare_findings, tuples(bare_findings, 2))

@@ -88,9 +88,9 @@ EVERY_VERB = [
     ),
     ("hide op=ReduceScatter", {"do": "hide", "op": "ReduceScatter"}, RunChange("hide", "collective", Selection(op="ReduceScatter"))),
     (
-        "prefetch range=DataLoader workers=4 before=x",
-        {"do": "prefetch", "range": "DataLoader", "workers": 4, "before": "x"},
-        RunChange("prefetch", "range", Selection(range="DataLoader", before="x"), workers=4),
+        "prefetch range=DataLoader workers=4 before=x after=y",
+        {"do": "prefetch", "range": "DataLoader", "workers": 4, "before": "x", "after": "y"},
+        RunChange("prefetch", "range", Selection(range="DataLoader", before="x", after="y"), workers=4),
     ),
     (
         "graph range=execute_context_0 factor=0.1",
@@ -209,6 +209,7 @@ REFUSED = [
     ),
     ("prefetch", "prefetch names no range", "name it: range=enumerate, or collectives: prefetch collective"),
     ("fuse factor=0.5", "fuse names no ops", "name them: by=Optimizer.step"),
+    ("fuse host by=aten::add", "fuse names no calls", "name them: row=aten::add"),
     ("scale range factor=0.5", "scale names no range", "name it: range=decode, or stage=gen"),
     ("equalise across=stage", "across: 'stage' is neither rank nor step", ""),
     ("scale device across=step factor=2", "scale has no 'across'", "Multiply the length by a factor; of a range with all that it launches."),

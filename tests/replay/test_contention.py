@@ -7,9 +7,9 @@ from chrome_builder import kernel, launch, step
 from replay.graphs import collective_name, meet, replay_rows
 from replay.worlds import WORLDS, measure_world_errors, simulate_in_world
 
-from tracekit.replay.apply import Weights
 from tracekit.replay.changes import make_change, parse_change
 from tracekit.replay.contention import measure_contention, rescale_kernels
+from tracekit.replay.edges import Weights
 from tracekit.replay.plan import Fix, plan_fixes
 from tracekit.replay.predict import predict_changes
 from tracekit.replay.steps import list_job_steps
@@ -75,7 +75,7 @@ def test_as_recorded_no_kernel_changes(tmp_path):
     contention = measure_contention(job)
     assert np.array_equal(rescale_kernels(job, contention, job.edges.weight, job.time), job.edges.weight)
     simulation = simulate_in_world("slow_link", "contention")
-    graph, weights = simulation.graph, Weights(simulation.graph.edges.weight, [])
+    graph, weights = simulation.graph, Weights(simulation.graph.edges.weight)
     contention = measure_contention(graph)
     assert contention is not None
     assert np.array_equal(rescale_kernels(graph, contention, weights.weight, graph.time), weights.weight)

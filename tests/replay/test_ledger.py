@@ -25,7 +25,7 @@ def owners(job, spent):
 def path_owners(replayed: ReplayedJob):
     """Owners of the critical path, and what came before its first instant, in µs."""
     path = find_critical_path(replayed.job, list_job_steps(replayed.job), replayed.timing)
-    return owners(replayed.job, path.spent_ns), path.before_ns / 1_000
+    return owners(replayed.job, path.spent), path.before_ns / 1_000
 
 
 def ledger_of(replayed: ReplayedJob):
@@ -73,7 +73,7 @@ def test_the_ledger_has_an_owner_for_each_hole(tmp_path):
     job = replay_rows(tmp_path, SYNCHRONIZED)
     ledger = ledger_of(job)
     assert (ledger.window_ns.tolist(), ledger.work_ns.tolist(), ledger.before_ns.tolist()) == ([120_000], [90_000], [0])
-    assert owners(job.job, ledger.owed_ns[0]) == {
+    assert owners(job.job, ledger.owed[0]) == {
         (0, "call", "cudaLaunchKernel"): 4, (0, "launch", "a"): 3, (0, "stream gap", "b"): 1,
         (0, "sync return", "cudaDeviceSynchronize"): 7, (0, "host row", "ProfilerStep#1"): 7, (0, "host row", "log"): 8,
     }  # fmt: skip
@@ -88,11 +88,11 @@ def test_a_wait_for_a_late_rank_is_owned_by_that_rank(tmp_path):
     job = replay_rows(tmp_path, *rows)
     ledger = ledger_of(job)
     assert ledger.work_ns.tolist() == [20_000 + 10_000 + 5_000, 120_000 + 10_000 + 5_000]
-    found = owners(job.job, ledger.owed_ns[0])
+    found = owners(job.job, ledger.owed[0])
     assert found[1, "kernel", "k"] == 100
     assert found[1, "stream wait", NCCL] == 3
     assert sum(found.values()) == 160 - 35
-    assert {rank for rank, *_ in owners(job.job, ledger.owed_ns[1])} == {1}
+    assert {rank for rank, *_ in owners(job.job, ledger.owed[1])} == {1}
 
 
 def test_a_window_begins_with_the_first_step_and_ends_with_the_last(tmp_path):
@@ -141,7 +141,7 @@ def test_host_collectives_are_no_work_of_a_device(tmp_path):
     job = replay_rows(tmp_path, rank(100), rank(400))
     ledger = ledger_of(job)
     assert (ledger.window_ns.tolist(), ledger.work_ns.tolist()) == ([500_000] * 2, [0, 0])
-    assert owners(job.job, ledger.owed_ns[0])[1, "host row", "compute"] == 400
+    assert owners(job.job, ledger.owed[0])[1, "host row", "compute"] == 400
 
 
 def test_the_step_is_the_mean_over_processes(tmp_path):
@@ -186,7 +186,7 @@ def test_a_slow_gpu_owns_what_the_others_wait_for(tmp_path, seed):
         rank = graph.processes[process].source.rank
         if rank == slow:
             continue
-        for (owner, *_), us in owners(graph, ledger.owed_ns[place]).items():
+        for (owner, *_), us in owners(graph, ledger.owed[place]).items():
             owed_to_slow += us * (owner == slow)
             owed_to_others += us * (owner not in (slow, rank))
     waits = measure_waits(graph, steps, slow)
@@ -221,11 +221,11 @@ def test_the_books_close_on_simulated_jobs(tmp_path, kind):
     _, truth, graph, steps = simulated(tmp_path, kind)
     path = find_critical_path(graph, steps)
     low, high = int(graph.time[steps.begin].min()), int(graph.time[steps.end].max())
-    assert path.length_ns == high - low == int(path.spent_ns.sum()) + path.before_ns
+    assert path.length_ns == high - low == int(path.spent.ns.sum()) + path.before_ns
     assert path.before_ns == 0
     ledger = close_ledger(graph, steps)
     for place in range(len(ledger.process)):
-        owed = int(ledger.owed_ns[place].sum()) + int(ledger.before_ns[place])
+        owed = int(ledger.owed[place].ns.sum()) + int(ledger.before_ns[place])
         assert int(ledger.window_ns[place]) == int(ledger.work_ns[place]) + owed
     assert measure_step_times(steps, graph.time).mean_ns == pytest.approx(truth["step_ns"], rel=1e-6)
     assert int(graph.time.min()) > BASE_NS

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.replay import paths
-from tracekit.replay.paths import NEVER, Timing, order_instants, time_instants, walk_back
+from tracekit.replay.paths import NEVER, UNLIMITED, Timing, measure_slack, order_instants, time_instants, walk_back
 
 COMPILED = paths.native
 
@@ -79,7 +79,7 @@ def test_nothing_is_timed_as_nothing():
     none = np.empty(0, np.int64)
     empty = Timing(none, none.astype(np.int32))
     spent, before = walk_back(empty, none.astype(np.int32), none.astype(np.int32), none, none)
-    assert (spent.tolist(), before) == ([], 0)
+    assert (spent.ns.tolist(), before) == ([], 0)
 
 
 # Order
@@ -90,7 +90,7 @@ def test_edges_are_grouped_by_the_instant_that_they_lead_to():
     ordering = order_instants(5, source, target)
     assert ordering.first.tolist() == [0, 0, 1, 2, 4, 5]
     assert ordering.incoming.tolist() == [0, 1, 2, 3, 4]
-    assert ordering.order.tolist() == [0, 1, 2, 3, 4]
+    assert ordering.order.tolist() == [0, 2, 1, 3, 4]
     turned = order_instants(3, np.array([2, 1], np.int32), np.array([1, 0], np.int32))
     assert (turned.order.tolist(), turned.first.tolist(), turned.incoming.tolist()) == ([2, 1, 0], [0, 1, 2, 2], [1, 0])
 
@@ -114,7 +114,10 @@ def walked(edges, recorded, *walks):
     timing = time_instants(ordering, source, weight, np.array(recorded, np.int64))
     at, low, high = (np.array(column) for column in zip(*walks, strict=True))
     spent, before = walk_back(timing, source, at, low, high)
-    return spent.tolist(), before
+    assert (np.diff(spent.edge) > 0).all()
+    dense = np.zeros(len(edges), np.int64)
+    dense[spent.edge] = spent.ns
+    return dense.tolist(), before
 
 
 def test_a_walk_gives_each_deciding_edge_its_time():
@@ -140,6 +143,36 @@ def test_a_walk_begins_no_later_than_its_instant():
 
 def test_walks_add_up():
     assert walked(DIAMOND, [0] * 5, (4, 0, 36), (2, 10, 30), (3, 0, 35)) == ([20, 20, 50, 0, 1], 0)
+
+
+def test_a_walk_over_more_edges_than_there_is_room_for_at_first():
+    edges = [(at, at + 1, 1 + at % 3) for at in range(10_000)]
+    spent, before = walked(edges, [0] * 10_001, (10_000, 0, 19_999))
+    assert (spent, before) == ([weight for *_, weight in edges], 0)
+
+
+# Slack
+
+
+def slack_of(edges, recorded, end):
+    """Slack of each edge before an instant."""
+    source, target, weight = columns_of(edges)
+    ordering = order_instants(len(recorded), source, target)
+    time = time_instants(ordering, source, weight, np.array(recorded, np.int64)).time
+    return measure_slack(ordering, source, target, weight, time, end).tolist()
+
+
+def test_slack_is_the_latest_start_minus_the_earliest():
+    """Over 1 the end is at 36; the way over 2 is 1 ns shorter, and both its edges share that nanosecond."""
+    assert slack_of(DIAMOND, [0] * 5, 4) == [0, 1, 0, 1, 0]
+    assert slack_of(DIAMOND, [0] * 5, 2) == [UNLIMITED, 0, UNLIMITED, UNLIMITED, UNLIMITED]
+
+
+@pytest.mark.parametrize("gone", [NEVER, NEVER * 2])
+def test_a_removed_edge_has_no_slack_and_limits_nothing(gone):
+    edges = list(DIAMOND)
+    edges[2] = (1, 3, gone)
+    assert slack_of(edges, [0] * 5, 4) == [UNLIMITED, 0, UNLIMITED, 0, 0]
 
 
 # Random graphs
@@ -180,12 +213,32 @@ def test_compiled_and_plain_passes_agree_with_the_definition(graph):
             timing = time_instants(ordering, source, weight, np.array(recorded, np.int64))
             low = timing.time - np.arange(len(recorded)) * 17
             walks = walk_back(timing, source, np.arange(len(recorded), dtype=np.int32), low, timing.time + 5)
-            results.append([*(column.tolist() for column in (*ordering[:3], *timing, walks[0])), ordering[3], walks[1]])
+            results.append(
+                [*(column.tolist() for column in (*ordering[:3], *timing, *walks[0])), ordering[3], walks[1]]
+            )
             total = int((timing.time - low).sum())
-            assert walks[0].sum() + walks[1] == total, "the pieces of all walks add up"
+            assert walks[0].ns.sum() + walks[1] == total, "the pieces of all walks add up"
     assert results[0] == results[1]
     wanted = [longest_by_recursion(edges, recorded, instant) for instant in range(len(recorded))]
     assert results[0][3] == wanted
+
+
+@given(random_graphs(), st.data())
+def test_an_edge_can_grow_by_its_slack_and_no_further(graph, data):
+    edges, recorded = graph
+    end = data.draw(st.integers(0, len(recorded) - 1))
+    slack = slack_of(edges, recorded, end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "native", None)
+        assert slack_of(edges, recorded, end) == slack
+    before = timed(edges, recorded)[0][end]
+    for number, (source, target, weight) in enumerate(edges):
+        longer = [[*edges[:number], (source, target, weight + by), *edges[number + 1 :]] for by in (slack[number], 1)]
+        if slack[number] < UNLIMITED:
+            longer[1][number] = (source, target, weight + slack[number] + 1)
+            assert [timed(changed, recorded)[0][end] for changed in longer] == [before, before + 1]
+        elif weight > NEVER:
+            assert timed(longer[1], recorded)[0][end] == before
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=25))
@@ -223,15 +276,19 @@ def arrays_for(function):
             three.copy(),
             three.astype(np.int32),
         ]
+    if function == "limit":
+        return [*ordered, np.array([0, 1], np.int32), chain[0], np.ones(2, np.int64), three]
     decider = np.array([-1, 0, 1], np.int32)
     at = np.array([2], np.int32), np.zeros(1, np.int64), np.full(1, 2, np.int64)
-    return [*at, np.arange(3), decider, chain[0], np.zeros(2, np.int64), np.zeros(1, np.int64)]
+    return [*at, np.arange(3), decider, chain[0], np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros(1, np.int64)]
 
 
-SIZED = [(name, place) for name, count in (("order", 5), ("longest", 8), ("walk", 8)) for place in range(count)]
+SIZES = {"order": 5, "longest": 8, "walk": 9, "limit": 6}
+SIZED = [(name, place) for name, count in SIZES.items() for place in range(count)]
+SIZED.remove(("walk", 5))  # The sources of the edges, however many.
 
 
-@pytest.mark.parametrize("function", ["order", "longest", "walk"])
+@pytest.mark.parametrize("function", SIZES)
 def test_arrays_of_fitting_sizes_are_taken(function):
     getattr(COMPILED, function)(*arrays_for(function))
 
@@ -248,10 +305,26 @@ def test_an_array_of_another_size_is_refused(function, place, change):
 
 @pytest.mark.parametrize(
     ("function", "place", "value"),
-    [("order", 0, -1), ("order", 1, 3), ("longest", 0, 3), ("longest", 0, -1), ("walk", 0, 3), ("walk", 0, -5)],
+    [
+        ("order", 0, -1),
+        ("order", 1, 3),
+        ("longest", 0, 3),
+        ("longest", 0, -1),
+        ("walk", 0, 3),
+        ("walk", 0, -5),
+        ("limit", 0, 3),
+    ],
 )
 def test_an_instant_that_is_not_there_is_refused(function, place, value):
     arguments = arrays_for(function)
     arguments[place] = np.full(len(arguments[place]), value, np.int32)
     with pytest.raises(ValueError, match="instant"):
         getattr(COMPILED, function)(*arguments)
+
+
+@pytest.mark.parametrize("edges", [0, 1])
+def test_an_edge_that_is_not_there_is_refused(edges):
+    arguments = arrays_for("walk")
+    arguments[5] = arguments[5][:edges]
+    with pytest.raises(ValueError, match="an edge that is not there"):
+        COMPILED.walk(*arguments)

@@ -1,7 +1,10 @@
 """The plan of fixes: its order, what each saves on top of others, and what stands behind what; worked by hand, in µs."""
 
+import numpy as np
 import pytest
 from chrome_builder import step
+from hypothesis import given
+from hypothesis import strategies as st
 from jobsim.engine import run
 from jobsim.faults import job_of
 from jobsim.truth import mean_step
@@ -14,6 +17,8 @@ from tracekit.model.report import Finding
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.pipeline.replaying import ReplayedRun, plan_run
 from tracekit.replay.changes import RunChange, make_change, parse_change
+from tracekit.replay.changing.equalising import _Medians
+from tracekit.replay.edges import Weights
 from tracekit.replay.plan import Fix, PlannedFix, plan_fixes
 from tracekit.replay.steps import list_job_steps
 
@@ -90,6 +95,42 @@ def test_a_fifth_of_what_a_fix_saves_alone_is_little(tmp_path, share, behind):
 def test_a_fix_that_makes_the_step_longer_is_last_and_behind_none(tmp_path):
     plan = plan_of(tmp_path, host("one", 2), host("two"))
     assert [told(fix) for fix in plan.fixes] == [(1, 300, 100, 100, 100, None), (0, 360, -60, -60, -60, None)]
+
+
+def test_a_change_of_weights_is_undone_to_a_mark():
+    """Edge 2 is changed twice, and edge 1 to the weight that it has."""
+    weights = Weights(np.array([5, 7, 9, 4]))
+    weights.put(np.array([3]), 3)
+    mark = weights.mark()
+    assert not weights.is_altered(mark)
+    weights.put(np.array([0, 2]), np.array([1, 2]))
+    weights.put(np.array([2, 1]), np.array([8, 7]))
+    weights.added.append((np.array([0]), np.array([1]), np.array([2])))
+    assert weights.is_altered(mark)
+    assert [part.tolist() for part in weights.list_altered(mark)] == [[0, 2], [5, 9]]
+    weights.undo(mark)
+    assert (weights.weight.tolist(), weights.added) == ([5, 7, 9, 3], [])
+    weights.undo((0, 0))
+    assert weights.weight.tolist() == [5, 7, 9, 4]
+
+
+@given(st.integers(0, 2**32))
+def test_medians_of_changing_values_are_those_computed_afresh(seed):
+    random = np.random.default_rng(seed)
+    group, counted = random.integers(0, 4, 12).astype(np.int32), random.random(12) < 0.8
+    kept, values = _Medians(group, counted, np.zeros(5, np.bool_)), random.integers(0, 9, 12)
+    for _ in range(4):
+        fresh = [np.sort(values[counted & (group == number)]) for number in range(5)]
+        middle = [int(each[(len(each) - 1) // 2] + each[len(each) // 2]) // 2 if len(each) else -1 for each in fresh]
+        assert kept.find(values).tolist() == middle
+        values = np.where(random.random(12) < 0.3, random.integers(0, 9, 12), values)
+
+
+def test_a_pause_that_half_of_the_ranks_have_is_not_usual():
+    """1 and 3 ms: 2, or the shorter of the two where it is a pause; a difference of less than 1 ms is none."""
+    group, values = np.array([0, 0, 1, 1, 2, 2], np.int32), np.array([1, 3, 1, 3, 1, 1.999]) * 1_000_000
+    medians = _Medians(group, np.ones(6, np.bool_), np.array([False, True, True]))
+    assert medians.find(values.astype(np.int64)).tolist() == [2_000_000, 1_000_000, 1_499_500]
 
 
 RANKS = [[step(1, 0, 30), *exchange(us, end=140)] for us in (100, 120)]

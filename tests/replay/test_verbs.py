@@ -3,7 +3,7 @@
 import pytest
 from chrome_builder import annotation, memcpy, step
 from replay.graphs import collective_name, issue, meet, replay_rows, runtime, shorten
-from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange, gloo_rank
+from replay.rules import PAGEABLE, TO_HOST, aten, copy_call, exchange, gloo, gloo_rank
 from replay.simulations import simulate_clean_job
 
 from tracekit.replay.changes import ChangeError, make_change
@@ -55,6 +55,10 @@ HOST = [step(1, 0, 500), *host_step(0), step(2, 500, 500), *host_step(500)]
         ({"before": "^train$"}, 180),
         ({"before": "^aten::b$"}, 30),
         ({"before": "^aten::b$", "range": "^gen$"}, 20),
+        ({"after": "^aten::b$"}, 300),
+        ({"after": "^aten::a$"}, 580),
+        ({"after": "^aten::a$", "range": "^train$"}, 140),
+        ({"after": "^aten::a$", "at_least_us": 280}, 290),
         ({"range": "aten::a", "nth": 1}, 40),
         ({"range": "aten::a", "nth": [0, 1]}, 80),
         ({"range": "aten::[ab]", "nth": 2, "step": 1}, 20),
@@ -65,6 +69,22 @@ def test_host_time_is_selected(tmp_path, where, taken_us):
     after = replay_rows(tmp_path, HOST).after({"do": "set", "on": "host", "to_us": 0, **where})
     assert after.touched[0].host_ns == taken_us * 1_000
     assert after.host(1_000) == 1_000 - taken_us
+
+
+@pytest.mark.parametrize(
+    ("where", "end_us"),
+    [({}, 50), ({"factor": 0.5}, 65), ({"range": "^gen$"}, 100), ({"row": "^aten::b$"}, 120)],
+)
+def test_calls_in_a_row_take_as_long_as_the_first(tmp_path, where, end_us):
+    """Four calls of 10 µs, the last two in `gen`, with 10, 20 and 10 µs between: of 120 µs 30 and 40 go."""
+    rows = [step(1, 0, 200), *(aten("aten::a", begin, 10) for begin in (0, 20, 50, 70)), annotation("gen", 45, 40)]
+    rows += [aten("aten::b", 100, 20), aten("aten::a", 120, 20)]
+    change = {"do": "fuse", "on": "host", "row": "^aten::a$", **where}
+    if "row" in where:
+        with pytest.raises(ChangeError, match="follow one another"):
+            replay_rows(tmp_path, rows).after(change)
+        return
+    assert replay_rows(tmp_path, rows).after(change).host(120) == end_us
 
 
 def test_host_time_is_shortened_to_a_length(tmp_path):
@@ -384,7 +404,7 @@ def test_fused_ops_run_as_one(tmp_path):
     job = replay_rows(tmp_path, rows)
     after = job.after({"do": "fuse", "op": "^[ab]$", "factor": 0.25})
     assert (after.start("a"), after.start("b"), after.end("b"), after.start("c")) == (7, 12, 17, 67)
-    with pytest.raises(ChangeError, match="no two ops of fuse op=c follow one another on a stream"):
+    with pytest.raises(ChangeError, match="no two ops of fuse device op=c follow one another on a stream"):
         job.after({"do": "fuse", "op": "c"})
 
 
@@ -472,6 +492,20 @@ def test_rows_that_name_work_are_not_silent(tmp_path):
     ]  # fmt: skip
     after = replay_rows(tmp_path, rows).after({"do": "set", "on": "host", "silent": True, "to_us": 0})
     assert after.host(300) == 100
+
+
+def test_what_no_longer_waits_keeps_no_recorded_time(tmp_path):
+    """After 300 µs the library gathers, and reduces for 40 once that is issued.
+
+    Without the 300 and the gathering, the reduction is issued at 15 instead of 325: its thread does not begin at 310.
+    """
+    rows = [aten("compute", 0, 300), aten("c10d::allgather_", 300, 10), gloo("all_gather", 305, 10)]
+    rows += [aten("c10d::allreduce_", 315, 10), gloo("all_reduce", 322, 40), aten("optimizer", 367, 20)]
+    job = replay_rows(tmp_path, rows, rows)
+    quick = {"do": "scale", "on": "host", "row": "^compute$", "factor": 0}
+    gone = {"do": "remove", "on": "collective", "op": "all_gather", "host": "^c10d::allgather_"}
+    kept, without = (job.after(*changes).host(387) for changes in ((quick,), (quick, gone)))
+    assert (kept, without) == (87, 77)
 
 
 def test_work_lasts_as_long_as_on_the_median_rank(tmp_path):
@@ -609,6 +643,30 @@ def test_host_time_is_that_of_the_median_rank(tmp_path):
     ranks = [[step(1, 0, 300), aten("prepare", 10, dur), aten("go", 10 + dur, 20)] for dur in (40, 50, 100)]
     after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "on": "host", "rank": 2, "row": "prepare"})
     assert (after.host(110, rank=2), after.host(50, rank=0), after.host(60, rank=1)) == (55, 50, 60)
+
+
+@pytest.mark.parametrize(
+    ("row", "pauses", "usual"),
+    [
+        (aten, (5_000, 0), 2_500),
+        (annotation, (5_000, 0), 0),
+        (annotation, (5_000, 4_200), 4_600),
+        (annotation, (5_000, 0, 0), 0),
+        (annotation, (5_000, 5_000, 0, 0), 0),
+        (annotation, (5_000, 5_000, 0), 5_000),
+    ],
+)
+def test_a_pause_that_half_of_the_ranks_have_is_not_needed(tmp_path, row, pauses, usual):
+    """Each rank works for 100 µs, then is in `more` for 10 µs and the pause, then works for 20 µs; work is shared."""
+    ranks = [
+        [
+            *(step(1, 0, 12_000), annotation("gen", 0, 11_000), aten("prepare", 0, 100)),
+            *(row("more", 100, 10 + pause), aten("go", 110 + pause, 20)),
+        ]
+        for pause in pauses
+    ]
+    after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "on": "host"})
+    assert after.host(110 + pauses[0], rank=0) == 110 + usual
 
 
 @pytest.mark.parametrize("shared", [0, 30, 100])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import annotation, step, write
-from replay.graphs import issue
+from replay.graphs import issue, runtime
 from replay.rules import aten, exchange
 
 import tracekit
@@ -120,6 +120,26 @@ def test_tables_of_critical_path_and_ledger_add_up(call):
         owned = sum(row["step_ns"] for row in ledger if row["rank"] == window["rank"])
         assert window["work_ns"] + owned == pytest.approx(window["window_ns"], abs=1)
         assert window["rest_ns"] == pytest.approx(owned, abs=1)
+
+
+def test_the_critical_path_shows_by_how_much_other_work_could_grow(call, tmp_path):
+    """Rank 0 computes 20 µs and waits for rank 1, which computes 120: `k` of rank 0 could grow by 100 µs.
+
+    Once rank 1 computes 60 µs, by 40. The first `cudaLaunchKernel` of rank 0 shares that slack. All of `k` of rank 1 decides
+    the end. Nothing that rank 0 ends with waits for `z` of rank 1.
+    """
+    for rank, compute in enumerate((20, 120)):
+        rows = [step(1, 0, 160), *exchange(compute, end=140), runtime("cudaDeviceSynchronize", 30, 120, 5)]
+        write(tmp_path / f"rank{rank}.json", rows, rank=rank, world_size=2)
+    for words, slack_us in ([], 100), (["-c", "scale device rank=1 op=^k factor=0.5"], 40):
+        rows = sheet_rows(json_of(call, tmp_path, "--steps", "1", *words), "critical_path")
+        found = {(row["rank"], row["kind"], row["name"]): (row["step_ns"], row["slack_ns"]) for row in rows}
+        assert found[0, "kernel", "k"] == found[0, "runtime call", "cudaLaunchKernel"] == (0, slack_us * 1_000)
+        assert found[1, "kernel", "k"] == (slack_us * 1_000 + 20_000, None)
+        assert (1, "kernel", "z") not in found
+        waiting = [row["slack_ns"] for row in rows if not row["step_ns"]]
+        assert waiting == sorted(waiting)
+        assert waiting[0] == slack_us * 1_000
 
 
 # Changes, from the command line and from Python

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from tracekit.model.records import dataclass
-from tracekit.model.report import Basis, Chart, Finding, Metric, Parts, Section, Sheet, Verdict, make_lazy_sequence
+from tracekit.model.report import Chart, Finding, Metric, Parts, Section, Sheet, Verdict, make_lazy_sequence
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, register_table
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, load_shared_thresholds
@@ -48,8 +48,6 @@ class Analysis:
     """Rules that it judges; each has a page in the same folder. See `report.Verdict` for rules that abstain."""
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
     """Default thresholds by rule and name. Thresholds that several analyses share are in `model/thresholds.toml`."""
-    bases: Mapping[str, Basis] = field(default_factory=dict[str, Any])
-    """Basis of the savings of its rules, where it is not measured time (`report.CONFIDENCE`)."""
     fold: Callable[[Tables], Tables] | None = None
     every_step: bool = False
     """Whether it judges all recorded steps, including those that do not count (`job/steps/steady_steps.py`)."""
@@ -126,6 +124,7 @@ QUESTIONS = (
     "time.exclusive",
     "time.gpu_time",
     "time.idle",
+    "time.host_pauses",
     "time.edges",
     "time.syncs",
     "time.launch_queues",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from tracekit.job.frames import UNIT, clear_redundant_parts, name_stages, summarize_step_walls
-from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.steps.steady_steps import Steps, drop_left_out_steps
 from tracekit.job.steps.step_values import list_values_and_marks
-from tracekit.job.stragglers.collective_waits import estimate_wait_savings
 from tracekit.model.metrics import RAN_AHEAD, STEP_TIME
 from tracekit.model.records import dataclass
-from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import mask_value
 from tracekit.model.tables.frame import Frame, max_of, sum_of
 from tracekit.model.tables.keys import CAPTURE
@@ -137,22 +132,3 @@ def _list_pause_slots(measured: Measurements, run: str | None) -> Frame:
     is_known = rows.is_in("cause", {cause for cause in PAUSE_PHRASES if cause})
     rows = clear_redundant_parts(rows.filter(is_known | rows.equals("class", "no_op")))
     return rows.with_columns(canonical=name_stages(rows, in_file=True))
-
-
-# Time that findings of causes count
-
-
-def list_time_counted_elsewhere(
-    measured: Measurements, long_steps: Frame, pause: LongerPause | None, steps: int
-) -> Iterator[Metric]:
-    """List the parts of the longer steps that findings on pauses and late ranks already count."""
-    if pause is not None:
-        pause_ns = round(pause.more_ns * len(long_steps) / steps)
-        yield make_evidence_metric("pause_ns", pause_ns, "longer host pauses, per step")
-    saved = estimate_wait_savings(measured)
-    is_late = saved.is_among(long_steps, UNIT, optional=UNIT)
-    waited = saved.filter(is_late).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))["saved_ns"]
-    usual = 0.0 if is_late.all() else float(np.median(saved["saved_ns"][~is_late]))
-    late_ns = round(float(np.maximum(waited - usual, 0).sum()) / steps)
-    if late_ns:
-        yield make_evidence_metric("late_ns", late_ns, "waits for late ranks, per step")

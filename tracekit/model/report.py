@@ -33,14 +33,6 @@ SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
 Status = Literal["ok", "skipped", "failed"]
 Answer = Literal["fired", "failed", "clear", "not applicable", "insufficient data"]
 """Result of a rule: a finding, none, or an abstention with its reason; `failed` is an error of tracekit."""
-Basis = Literal["measured", "modelled", "bound"]
-"""Evidence behind the saving of a rule."""
-CONFIDENCE: Mapping[Basis, float] = {"measured": 1.0, "modelled": 0.8, "bound": 0.6}
-"""Share of the saving that the evidence supports.
-
-`measured`: the lost time itself and its cause were recorded. `modelled`: the saving compares with a model (equal
-ranks, the best rate seen). `bound`: an upper bound; the share that comes back is unknown.
-"""
 Outcome = Literal["pass", "fail", "inconclusive", "not comparable", "not tested", "accepted", "expired"]
 """Result of a gate rule: `not tested` lacks the metric or a baseline, `expired` is an outdated exception."""
 ChartKind = Literal[
@@ -138,8 +130,7 @@ class Finding(Displayed):
     `cost_ns` is the time per step that the finding is about, and `cost_ratio` its share of the step: not a saving. `changes`
     describe what the fix does to the run, as `tracekit whatif --change` reads them; `saving` is the step that the replay
     predicts with them. Both are missing where the rule names no change or the run cannot be replayed. `rank` is the place in
-    the report, from 1. `confidence` is the share of the cost that the evidence supports (see `CONFIDENCE`). `is_catch_all`
-    marks a finding that names no cause; it ranks last. If one finding covers several stages, `parts` lists them, largest
+    the report, from 1. `is_catch_all` marks a finding that names no cause; it ranks last. If one finding covers several stages, `parts` lists them, largest
     first; their costs add up to its own.
     """
 
@@ -152,7 +143,6 @@ class Finding(Displayed):
     cost_ns: int | None = None
     cost_ratio: float | None = None
     caveats: tuple[str, ...] = ()
-    confidence: float = 1.0
     is_catch_all: bool = False
     parts: tuple[Finding, ...] = ()
     changes: tuple[str, ...] = ()
@@ -161,11 +151,9 @@ class Finding(Displayed):
 
     @property
     def importance(self) -> tuple[bool, bool, int, int, str, str]:
-        """The sort key without ranks: cost × confidence, then catch-alls, then those without cost."""
-        grade = SEVERITIES.index(self.severity)
-        # Integers: times may be too large for a float.
-        weight = (self.cost_ns or 0) * round(1000 * self.confidence)
-        return not weight, self.is_catch_all, -weight, grade, self.rule, self.claim
+        """The sort key without ranks: cost, then catch-alls, then those without cost."""
+        cost_ns = self.cost_ns or 0
+        return not cost_ns, self.is_catch_all, -cost_ns, SEVERITIES.index(self.severity), self.rule, self.claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +393,7 @@ class Report(Displayed):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings by rank; without ranks by cost × confidence, then catch-alls, then those without cost, by severity."""
+        """All findings by rank; without ranks by cost, then catch-alls, then those without cost, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
         return tuple(
             sorted(findings, key=lambda finding: (finding.rank is None, finding.rank or 0, finding.importance))

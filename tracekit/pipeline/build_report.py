@@ -16,9 +16,7 @@ from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import failed_questions
 from tracekit.model.report import (
-    CONFIDENCE,
     MADE_LATER,
-    Finding,
     Metric,
     Recording,
     Remark,
@@ -161,25 +159,14 @@ def judge_section(
         reason = f"{failed_questions.attribute_error(analysis.file)}: {what}"
         return Section(analysis.id, analysis.title, "failed", reason)
     if not answer.faults:
-        return answer.value and cap_finding_confidence(answer.value, analysis)
+        return answer.value
     if answer.value is None and not _is_question_affected(analysis, measured, thresholds, steps):
         return None
     if answer.value is None or answer.value.status != "ok":
         return Section(analysis.id, analysis.title, "failed", failed_questions.explain_faults(answer.faults))
-    rated = cap_finding_confidence(answer.value, analysis)
     return failed_questions.mark_partial_section(
-        rated, analysis.rules, failed_questions.describe_fault_caveat(measured, answer.faults)
+        answer.value, analysis.rules, failed_questions.describe_fault_caveat(measured, answer.faults)
     )
-
-
-def cap_finding_confidence(section: Section, analysis: Analysis) -> Section:
-    """Cap the confidence of each finding at the level that its rule's basis allows; a finding may claim less itself."""
-    rated: list[Finding] = []
-    for finding in section.findings:
-        most = CONFIDENCE[analysis.bases.get(finding.rule, "measured")]
-        is_lower = finding.confidence <= most
-        rated.append(finding if is_lower else replace(finding, confidence=most))
-    return replace(section, findings=tuple(rated)) if rated else section
 
 
 def _judge_question(

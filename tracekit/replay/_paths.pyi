@@ -26,7 +26,8 @@ def longest(
     /,
 ) -> None: ...
 
-# The time of each edge on the way back from instants, within the limits of each walk.
+# Edges on the way back from instants, each with its time within the limits of its walk; returns how many there are, also
+# beyond the room for them.
 def walk(
     at: npt.NDArray[np.int32],
     low: npt.NDArray[np.int64],
@@ -34,7 +35,19 @@ def walk(
     time: npt.NDArray[np.int64],
     decider: npt.NDArray[np.int32],
     source: npt.NDArray[np.int32],
+    edge: npt.NDArray[np.int32],
     spent: npt.NDArray[np.int64],
     before: npt.NDArray[np.int64],
+    /,
+) -> int: ...
+
+# The latest time of each instant that delays no limited one: `latest` has 2**62 for instants without a limit of their own.
+def limit(
+    order: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int64],
+    incoming: npt.NDArray[np.int32],
+    source: npt.NDArray[np.int32],
+    weight: npt.NDArray[np.int64],
+    latest: npt.NDArray[np.int64],
     /,
 ) -> None: ...

@@ -45,7 +45,8 @@ class Selection:
     - `silent`: only time in which the host recorded no op and no call.
     - `at_least_us`: only stretches of selected host time this long; `longer_than_us`: only ops this long; `smaller_bytes`: only collectives of
       a message smaller than this.
-    - `before`: the time just before a row; `nth`: only the n-th range of each step, from 0.
+    - `before`: the time just before a row; `after`: stretches of silent time that begin when an outermost op of this name ends;
+      `nth`: only the n-th range of each step, from 0.
     - `requests_below`: only iterations of a rollout engine that generate for fewer requests, without a prompt among them.
     """
 
@@ -64,6 +65,7 @@ class Selection:
     longer_than_us: float = 0.0
     smaller_bytes: float = 0.0
     before: str | None = None
+    after: str | None = None
     nth: frozenset[int] | None = None
     requests_below: float = 0.0
 
@@ -122,8 +124,8 @@ VERBS: Mapping[str, VerbRecord] = {
         "Reduce gradients only in the last backward pass before each step of the optimizer.", ("collective",), ("op",)
     ),
     "fuse": VerbRecord(
-        "Run ops that follow one another on a stream as one, with one launch, at `factor` of their time.",
-        ("device",),
+        "Run ops that follow one another on a stream as one, with one launch, at `factor` of their time; or calls of the host.",
+        ("device", "host"),
         (),
         ("factor",),
     ),
@@ -147,7 +149,21 @@ VERBS: Mapping[str, VerbRecord] = {
 ACROSS = ("rank", "step")
 """Units that `equalise` compares: ranks, or the steps of a rank."""
 
-_TEXTS = ("stage", "range", "not_range", "row", "by", "op", "group", "work", "before", "until", "host", "across")
+_TEXTS = (
+    "stage",
+    "range",
+    "not_range",
+    "row",
+    "by",
+    "op",
+    "group",
+    "work",
+    "before",
+    "after",
+    "until",
+    "host",
+    "across",
+)
 _SETS = ("rank", "step", "nth")
 _NUMBERS = ("factor", "to_us", "at_least_us", "longer_than_us", "smaller_bytes", "requests_below")
 _LARGEST = {"factor": 10**6, "workers": 10**6}
@@ -283,6 +299,7 @@ def _parse_number_set(name: str, value: Any) -> frozenset[int]:
 _NAMING: Mapping[tuple[str, str], tuple[tuple[str, ...], str, str]] = {
     ("unwait", "host"): (("row", "by", "range"), "calls", "name the op that waits: by=aten::item"),
     ("fuse", "device"): (("op", "by", "work"), "ops", "name them: by=Optimizer.step"),
+    ("fuse", "host"): (("row",), "calls", "name them: row=aten::add"),
     ("remove", "device"): (("op", "by", "work"), "ops", 'name them: op="Pageable -> Device", or by=aten::to'),
     ("remove", "collective"): (("op", "by", "work"), "ops", "name them: op=ReduceScatter"),
     ("scale", "range"): (("range", "stage", "step", "requests_below"), "range", "name it: range=decode, or stage=gen"),

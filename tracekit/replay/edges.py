@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from tracekit.model.records import dataclass
+from tracekit.replay.paths import Ordering
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
@@ -134,3 +138,47 @@ def concatenate_edges(parts: list[Edges]) -> Edges:
     listed = EdgeList()
     listed._parts = parts  # noqa: SLF001 - of this file
     return listed.build()
+
+
+@dataclass(slots=True)
+class Weights:
+    """Weights under change: of the edges of the graph, and `added` edges (source, target, weight).
+
+    `replaced` lists what was changed: rows, and their weights before. A change costs what it touches, and can be undone.
+    `ordered` has added edges (source, target), the sources of all edges with them, and the order of the graph then.
+    """
+
+    weight: Ints
+    added: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+    replaced: list[tuple[npt.NDArray[np.integer], Ints]] = field(default_factory=list)
+    ordered: tuple[tuple[Numbers, Numbers], Numbers, Ordering] | None = None
+
+    def put(self, rows: npt.NDArray[np.integer], weight: Ints | int) -> None:
+        """Change the weights of edges."""
+        self.replaced.append((rows, self.weight[rows]))
+        self.weight[rows] = weight
+
+    def mark(self) -> tuple[int, int]:
+        """Mark the state, to undo what follows."""
+        return len(self.replaced), len(self.added)
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Undo all changes since a mark."""
+        while len(self.replaced) > mark[0]:
+            rows, before = self.replaced.pop()
+            self.weight[rows] = before
+        del self.added[mark[1] :]
+
+    def is_altered(self, mark: tuple[int, int]) -> bool:
+        """Check whether the weight of an edge differs from that at a mark; no change takes another back."""
+        return any((before != self.weight[rows]).any() for rows, before in self.replaced[mark[0] :])
+
+    def list_altered(self, mark: tuple[int, int]) -> tuple[Ints, Ints]:
+        """List the edges with another weight than at a mark: (rows, their weights then)."""
+        parts = self.replaced[mark[0] :]
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        rows, first = np.unique(np.concatenate([rows for rows, _ in parts]), return_index=True)
+        before = np.concatenate([weights for _, weights in parts])[first]
+        altered = before != self.weight[rows]
+        return rows[altered], before[altered]

@@ -24,6 +24,7 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
     Numbers,
+    concatenate_edges,
     make_empty_edges,
 )
 from tracekit.replay.process_graph import ProcessGraph
@@ -89,7 +90,7 @@ def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
 
     Edges of the processes are taken over and freed one by one: a generator of graphs saves their memory.
     """
-    processes = list(graphs)
+    processes, taken = _take_over_edges(graphs)
     first = _count_up([len(graph.time) for graph in processes])
     first_path = _count_up([len(graph.paths) for graph in processes])
     first_op = _count_up([len(graph.ops) for graph in processes])
@@ -101,10 +102,10 @@ def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
     meeting, arrivals, unmatched = _join_collectives(processes, first, first_op, matching, time, listed)
     time = np.concatenate((time, arrivals))
     same_place = add_same_place_waits(processes, first, first_op, listed)
-    between = listed.build()
-    del listed
-    firsts = first, first_path, first_op
-    settled = settle_graph(time, _free_host_meetings(_take_over_edges(processes, time, firsts, between), meeting))
+    for number, graph in enumerate(processes):
+        processes[number] = replace(graph, time=time[first[number] : first[number + 1]])
+    taken.append(listed.build())
+    settled = settle_graph(time, _free_host_meetings(_join_edges(taken), meeting))
     return JobGraph(
         tuple(processes), first, first_path, first_op, settled, meeting, unmatched, same_place, matching.offset_ns
     )
@@ -114,29 +115,37 @@ _NO_EDGES = EdgeList().build()
 """Edges of a process whose edges are among those of the job."""
 
 
-def _take_over_edges(
-    processes: list[ProcessGraph], time: Ints, firsts: tuple[Ints, Ints, Ints], between: Edges
-) -> Edges:
-    """Move the edges of the processes into those of the job, before the ones between processes; their times become views."""
-    sizes = [len(graph.edges.kind) for graph in processes]
-    edges = make_empty_edges(sum(sizes) + len(between.kind))
+_BATCH = 2**20
+"""Edges of processes that are kept apart: so many edges are one block of memory, which is returned once it is freed."""
+
+
+def _take_over_edges(graphs: Iterable[ProcessGraph]) -> tuple[list[ProcessGraph], list[Edges]]:
+    """Take the edges of processes, numbered as those of the job: (processes without edges, edges in batches)."""
+    processes: list[ProcessGraph] = []
+    batches: list[Edges] = []
+    parts: list[Edges] = []
+    first = first_path = first_op = 0
+    for graph in graphs:
+        parts.append(_renumber_edges(graph.edges, first, first_path, first_op))
+        processes.append(replace(graph, edges=_NO_EDGES))
+        first, first_path, first_op = first + len(graph.time), first_path + len(graph.paths), first_op + len(graph.ops)
+        if sum(len(part.kind) for part in parts) >= _BATCH:
+            batches.append(concatenate_edges(parts))
+            parts = []
+    return processes, [*batches, *parts]
+
+
+def _join_edges(parts: list[Edges]) -> Edges:
+    """Concatenate edges, and drop each part once it is copied."""
+    edges = make_empty_edges(sum(len(part.kind) for part in parts))
     begin = 0
-    for number, size in enumerate(sizes):
-        first, first_path, first_op = (int(of_kind[number]) for of_kind in firsts)
-        own = _renumber_edges(processes[number].edges, first, first_path, first_op)
-        mine = time[first : int(firsts[0][number + 1])]
-        processes[number] = replace(processes[number], time=mine, edges=_NO_EDGES)
-        _write_edges(edges, begin, own)
-        begin += size
-    _write_edges(edges, begin, between)
+    while parts:
+        part = parts.pop(0)
+        columns: list[Any] = list(edges)
+        for column, values in zip(columns, part, strict=True):
+            column[begin : begin + len(part.kind)] = values
+        begin += len(part.kind)
     return edges
-
-
-def _write_edges(edges: Edges, begin: int, part: Edges) -> None:
-    """Write edges into room made for them."""
-    columns: list[Any] = list(edges)
-    for column, values in zip(columns, part, strict=True):
-        column[begin : begin + len(part.kind)] = values
 
 
 def _count_up(sizes: Sequence[int]) -> Ints:

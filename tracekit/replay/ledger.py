@@ -6,20 +6,21 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, numbers, texts
-from tracekit.replay.edges import DEVICE_KINDS, KINDS, Ints, Numbers
+from tracekit.model.tables.keys import group_arrays
+from tracekit.replay.edges import DEVICE_KINDS, KINDS, Ints, Numbers, split_rows
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.paths import Timing, walk_back
+from tracekit.replay.paths import SpentTime, Timing, walk_back
 from tracekit.replay.steps import JobSteps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
-    """Edges that decided the end of the last step: `spent_ns` per edge, and the time before the first instant.
+    """Edges that decided the end of the last step: the time `spent` in each, and the time before the first instant.
 
     The times add up to `length_ns`. `residual_ns` is the part of them that nothing explains.
     """
 
-    spent_ns: Ints
+    spent: SpentTime
     before_ns: int
     length_ns: int
     residual_ns: int
@@ -44,24 +45,29 @@ def find_critical_path(
 ) -> CriticalPath:
     """Find the critical path from the begin of the first counted step to the last instant of the last one.
 
-    Without steps, the path covers the whole recording. Edges that a change `added` follow those of the graph in `spent_ns`.
+    Without steps, the path covers the whole recording. Edges that a change `added` follow those of the graph.
     """
     timing = timing or job.settled.timing
     time = timing.time
     if not len(time):
-        return CriticalPath(np.zeros(len(job.edges.source), np.int64), 0, 0, 0)
+        return CriticalPath(SpentTime(np.empty(0, np.int32), np.empty(0, np.int64)), 0, 0, 0)
     if len(steps):
         at = steps.end[[int(time[steps.end].argmax())]]
         low = time[steps.begin].min()
     else:
         at, low = np.array([time.argmax()], np.int32), time.min()
     high = time[at]
-    source = np.concatenate((job.edges.source, added[0]))
+    source = np.concatenate((job.edges.source, added[0])) if len(added[0]) else job.edges.source
     spent, before = walk_back(timing, source, at, np.array([low], np.int64), high)
     length = int(high[0] - low)
-    assert int(spent.sum()) + before == length, "the pieces of the critical path add up to it"
-    residual = int(np.minimum(spent[: len(job.settled.residual_ns)], job.settled.residual_ns).sum())
-    return CriticalPath(spent, before, length, residual)
+    assert int(spent.ns.sum()) + before == length, "the pieces of the critical path add up to it"
+    return CriticalPath(spent, before, length, int(keep_unexplained(job, spent).ns.sum()))
+
+
+def keep_unexplained(job: JobGraph, spent: SpentTime) -> SpentTime:
+    """Keep the part of the time of each edge that nothing explains; edges that a change added have none."""
+    known = spent.edge < len(job.edges.source)
+    return SpentTime(spent.edge[known], np.minimum(spent.ns[known], job.settled.residual_ns[spent.edge[known]]))
 
 
 def list_path_pieces(job: JobGraph, steps: JobSteps) -> Frame:
@@ -115,16 +121,16 @@ def _find_process(job: JobGraph, edge: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ledger:
-    """Time of every process within its steps: `window_ns` = `work_ns` + the sum of `owed_ns` of its row.
+    """Time of every process within its steps: `window_ns` = `work_ns` + the sum of `owed` of its row.
 
-    `owed_ns[p]` is the time of process p in which its devices did not work, by the edge that owns it; what came before
+    `owed[p]` is the time of process p in which its devices did not work, by the edge that owns it; what came before
     the first instant is `before_ns`.
     """
 
     process: Ints
     window_ns: Ints
     work_ns: Ints
-    owed_ns: tuple[Ints, ...]
+    owed: tuple[SpentTime, ...]
     before_ns: Ints
 
 
@@ -137,20 +143,21 @@ def close_ledger(job: JobGraph, steps: JobSteps, timing: Timing | None = None) -
     timing = timing or job.settled.timing
     time = timing.time
     processes = np.unique(steps.process) if len(steps) else np.arange(len(job.processes))
-    columns: list[tuple[int, int, Ints, int]] = []
+    columns: list[tuple[int, int, SpentTime, int]] = []
+    met = split_rows(np.where(job.meeting.op >= 0, job.meeting.process, -1), len(job.processes))
     for process in processes.tolist():
         low, high, last = _find_window(job, steps, time, process)
-        begin, end, instant = _list_work(job, time, process)
+        begin, end, instant = _list_work(job, time, process, met[process])
         holes, work = _find_holes(begin, end, instant, (low, high, last))
-        owed, before = walk_back(timing, job.edges.source, *holes)
-        assert high - low == work + int(owed.sum()) + before, "the ledger closes to the nanosecond"
-        columns.append((high - low, work, owed, before))
-    window, work_ns, owed_ns, before_ns = zip(*columns, strict=True) if columns else ((), (), (), ())
+        spent, before = walk_back(timing, job.edges.source, *holes)
+        assert high - low == work + int(spent.ns.sum()) + before, "the ledger closes to the nanosecond"
+        columns.append((high - low, work, spent, before))
+    window, work_ns, owed, before_ns = zip(*columns, strict=True) if columns else ((), (), (), ())
     return Ledger(
         processes,
         np.array(window, np.int64),
         np.array(work_ns, np.int64),
-        tuple(owed_ns),
+        tuple(owed),
         np.array(before_ns, np.int64),
     )
 
@@ -158,7 +165,7 @@ def close_ledger(job: JobGraph, steps: JobSteps, timing: Timing | None = None) -
 def measure_residual_ratio(job: JobGraph, ledger: Ledger) -> float:
     """Measure the share of all windows that no dependency explains."""
     window_ns = int(ledger.window_ns.sum())
-    unexplained = sum(int(np.minimum(owed_ns, job.settled.residual_ns).sum()) for owed_ns in ledger.owed_ns)
+    unexplained = sum(int(keep_unexplained(job, owed).ns.sum()) for owed in ledger.owed)
     return unexplained / window_ns if window_ns else 0.0
 
 
@@ -175,15 +182,14 @@ def _find_window(job: JobGraph, steps: JobSteps, time: Ints, process: int) -> tu
     return int(time[mine].min()), int(time[last]), last
 
 
-def _list_work(job: JobGraph, time: Ints, process: int) -> tuple[Ints, Ints, Numbers]:
-    """List when the ops of a process work: begin, end, and the instant that decided the begin."""
+def _list_work(job: JobGraph, time: Ints, process: int, mine: Ints) -> tuple[Ints, Ints, Numbers]:
+    """List when the ops of a process work, with the rows of its meetings: begin, end, and the instant that decided the begin."""
     graph = job.processes[process]
     first = int(job.first[process]) + graph.host_count
     instant = (first + 2 * np.arange(len(graph.ops))).astype(np.int32)
     end = time[instant + 1]
     begins_at = instant.copy()
     meeting = job.meeting
-    mine = np.flatnonzero((meeting.process == process) & (meeting.op >= 0))
     op = meeting.op[mine] - job.first_op[process]
     arrives = time[meeting.arrival[mine]] > time[instant[op]]
     begins_at[op[arrives]] = meeting.arrival[mine[arrives]]
@@ -207,19 +213,20 @@ def _find_holes(
     return (at, from_, to), high - low - int((to - from_).sum())
 
 
-def name_owners(job: JobGraph, spent_ns: Ints) -> Frame:
+def name_owners(job: JobGraph, spent: SpentTime) -> Frame:
     """Sum times of edges by owner, largest first: columns rank, kind, name, ns; rows without time are left out."""
-    edges = job.edges
-    used = np.flatnonzero(spent_ns > 0)
+    edges, used = job.edges, spent.edge[spent.ns > 0]
     process = job.process_of(edges.target[used])
     is_arrival = process == len(job.processes)
     process[is_arrival] = job.process_of(edges.source[used[is_arrival]])
     owned: dict[tuple[int | None, str, str | None], int] = {}
-    keys = np.stack((process, edges.kind[used].astype(np.int64), edges.owner[used].astype(np.int64)))
-    distinct, number = np.unique(keys, axis=1, return_inverse=True)
-    sums = np.zeros(distinct.shape[1], np.int64)
-    np.add.at(sums, number.reshape(-1), spent_ns[used])
-    for (place, kind, owner), ns in zip(distinct.T.tolist(), sums.tolist(), strict=True):
+    number, first = group_arrays([process, edges.kind[used], edges.owner[used]])
+    sums = np.zeros(len(first), np.int64)
+    np.add.at(sums, number, spent.ns[spent.ns > 0])
+    keys = zip(
+        process[first].tolist(), edges.kind[used[first]].tolist(), edges.owner[used[first]].tolist(), strict=True
+    )
+    for (place, kind, owner), ns in zip(keys, sums.tolist(), strict=True):
         key = job.processes[place].source.rank, KINDS[kind], _name_edge_owner(job, place, kind, owner)
         owned[key] = owned.get(key, 0) + ns
     rows = sorted(owned.items(), key=lambda item: (-item[1], str(item[0])))

@@ -5,6 +5,7 @@ The C module is optional: `native` is None without it, and slower loops give the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -17,6 +18,9 @@ Numbers = npt.NDArray[np.int32]
 
 NEVER = -(2**61)
 """Weight of an edge that a change removed; lower weights mean the same."""
+
+UNLIMITED = 2**62
+"""Slack of an edge from which no path leads to the end, and the latest time of such an instant."""
 
 
 def _import_paths() -> Any:
@@ -63,15 +67,17 @@ def order_instants(count: int, source: Numbers, target: Numbers) -> Ordering:
     leaving = np.argsort(source, kind="stable")
     starts = np.searchsorted(source[leaving], np.arange(count + 1))
     targets, open_edges = target[leaving].tolist(), entering.tolist()
-    queue = np.flatnonzero(entering == 0).tolist()
-    for at in queue:
+    waiting, done = np.flatnonzero(entering == 0)[::-1].tolist(), []
+    while waiting:
+        at = waiting.pop()
+        done.append(at)
         for place in range(starts[at], starts[at + 1]):
             open_edges[targets[place]] -= 1
             if not open_edges[targets[place]]:
-                queue.append(targets[place])
-    order[: len(queue)] = queue
-    order[len(queue) :] = np.flatnonzero(np.array(open_edges, np.int64) > 0)
-    return Ordering(first, incoming, order, len(queue))
+                waiting.append(targets[place])
+    order[: len(done)] = done
+    order[len(done) :] = np.flatnonzero(np.array(open_edges, np.int64) > 0)
+    return Ordering(first, incoming, order, len(done))
 
 
 def time_instants(ordering: Ordering, source: Numbers, weight: Ints, recorded: Ints) -> Timing:
@@ -94,34 +100,91 @@ def time_instants(ordering: Ordering, source: Numbers, weight: Ints, recorded: I
     return Timing(time, decider)
 
 
-def walk_back(timing: Timing, source: Numbers, instants: Numbers, low: Ints, high: Ints) -> tuple[Ints, int]:
-    """Walk back from each of the instants along the deciding edges: (time of each edge within [low, high), time before all).
+class SpentTime(NamedTuple):
+    """Time in ns by edge: `edge` ascends, and `ns` is above 0."""
+
+    edge: Numbers
+    ns: Ints
+
+
+_ROOM = 4096
+"""Pieces of a walk for which room is made at first."""
+
+
+def walk_back(timing: Timing, source: Numbers, instants: Numbers, low: Ints, high: Ints) -> tuple[SpentTime, int]:
+    """Walk back from each of the instants along the deciding edges: (time of the edges within [low, high), time before all).
 
     The times of each walk add up to `high - low` if it begins at `high` or later.
     """
-    spent, before = np.zeros(len(source), np.int64), np.zeros(1, np.int64)
-    if native is not None:
-        native.walk(
-            np.ascontiguousarray(instants, np.int32),
-            np.ascontiguousarray(low, np.int64),
-            np.ascontiguousarray(high, np.int64),
-            *timing,
-            source,
-            spent,
-            before,
-        )
-        return spent, int(before[0])
+    if native is None:
+        return _walk_back_slowly(timing, source, instants, low, high)
+    walks = np.ascontiguousarray(instants, np.int32), *(np.ascontiguousarray(limit, np.int64) for limit in (low, high))
+    count = _ROOM
+    while True:
+        edge, ns, before = np.empty(count, np.int32), np.empty(count, np.int64), np.zeros(1, np.int64)
+        room, count = count, native.walk(*walks, *timing, source, edge, ns, before)
+        if count <= room:
+            return _sum_pieces(edge[:count], ns[:count]), int(before[0])
+
+
+def _walk_back_slowly(
+    timing: Timing, source: Numbers, instants: Numbers, low: Ints, high: Ints
+) -> tuple[SpentTime, int]:
+    pieces, before = [], 0
     time, decider, sources = timing.time.tolist(), timing.decider.tolist(), source.tolist()
     for here, lowest, highest in zip(instants.tolist(), low.tolist(), high.tolist(), strict=True):
         until = min(time[here], highest)
         while until > lowest:
             edge = decider[here]
             if edge < 0:
-                before[0] += until - lowest
+                before += until - lowest
                 break
             here = sources[edge]  # noqa: PLW2901 - the walk goes on from there
             begin = max(time[here], lowest)
             if begin < until:
-                spent[edge] += until - begin
+                pieces.append((edge, until - begin))
                 until = begin
-    return spent, int(before[0])
+    listed = np.array(pieces, np.int64).reshape(-1, 2)
+    return _sum_pieces(listed[:, 0].astype(np.int32), listed[:, 1]), before
+
+
+def _sum_pieces(edge: Numbers, ns: Ints) -> SpentTime:
+    """Sum pieces by edge."""
+    order = np.argsort(edge, kind="stable")
+    edge, ns = edge[order], ns[order]
+    first = np.flatnonzero(np.diff(edge, prepend=-1))
+    return SpentTime(edge[first], np.add.reduceat(ns, first) if len(first) else ns)
+
+
+def join_spent_times(parts: Sequence[SpentTime]) -> SpentTime:
+    """Sum times by edge."""
+    edges, times = ([part[column] for part in parts] for column in (0, 1))
+    none = np.empty(0, np.int32), np.empty(0, np.int64)
+    return _sum_pieces(np.concatenate((none[0], *edges)), np.concatenate((none[1], *times)))
+
+
+def measure_slack(ordering: Ordering, source: Numbers, target: Numbers, weight: Ints, time: Ints, end: int) -> Ints:
+    """Measure the slack of each edge: by how much its weight can grow before it delays the instant `end`.
+
+    It is the latest start minus the earliest start. Removed edges, and edges that lead to no path to `end`, are `UNLIMITED`.
+    """
+    latest = np.full(len(time), UNLIMITED, np.int64)
+    latest[end] = time[end]
+    if native is not None:
+        native.limit(ordering.order, ordering.first, ordering.incoming, source, weight, latest)
+    else:
+        _limit_instants(ordering, source, weight, latest)
+    limit = latest[target]
+    exists = (limit < UNLIMITED) & (weight > NEVER)
+    return np.where(exists, limit - np.where(exists, time[source] + weight, 0), UNLIMITED)
+
+
+def _limit_instants(ordering: Ordering, source: Numbers, weight: Ints, latest: Ints) -> None:
+    """Limit each instant by the latest times of the instants that it leads to."""
+    edges, sources, weights = ordering.incoming.tolist(), source.tolist(), weight.tolist()
+    first, limits = ordering.first.tolist(), latest.tolist()
+    for at in reversed(ordering.order.tolist()):
+        for edge in edges[first[at] : first[at + 1]] if limits[at] < UNLIMITED else ():
+            if weights[edge] > NEVER:
+                limits[sources[edge]] = min(limits[sources[edge]], limits[at] - weights[edge])
+    latest[:] = limits

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
-
 from tracekit.model.records import dataclass
 from tracekit.model.report import Saving
 from tracekit.model.units import format_quantity
-from tracekit.replay.apply import Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.apply import apply_change
+from tracekit.replay.changing.selection import JobIndex
 from tracekit.replay.contention import Contention, measure_contention
+from tracekit.replay.edges import Weights
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.ledger import find_critical_path
+from tracekit.replay.paths import Timing
 from tracekit.replay.predict import join_added, time_changed_graph
-from tracekit.replay.selection import JobIndex
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 LITTLE = 0.2
@@ -115,9 +115,10 @@ def plan_fixes(job: JobGraph, steps: JobSteps, fixes: Sequence[Fix]) -> Plan:
 
 
 def _measure_last_savings(planner: _Planner, fixes: Mapping[int, Fix]) -> dict[int, float]:
-    """Measure what each fix saves once all others are made."""
+    """Measure what each fix saves once all others are made, the last first: sets of fixes then begin alike."""
     everything = planner.time(list(fixes.values())) if fixes else 0.0
-    return {place: planner.time([fixes[other] for other in fixes if other != place]) - everything for place in fixes}
+    others = {place: [fixes[other] for other in fixes if other != place] for place in [*fixes][::-1]}
+    return {place: planner.time(rest) - everything for place, rest in others.items()}
 
 
 def _choose_order(
@@ -144,12 +145,14 @@ def _choose_order(
 
 
 class _Planner:
-    """Times the graph with sets of fixes; each set once."""
+    """Times the graph with sets of fixes; each set once. The weights are those of the last set: the next undoes where it differs."""
 
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
         self.contention: Contention | None = measure_contention(job)
         self.applied: Contention | None = None
+        self._weights = Weights(job.edges.weight.copy())
+        self._made: list[tuple[Fix, tuple[int, int]]] = []
         self._recorded = measure_step_times(steps, job.time)
         self._known: dict[tuple[int, ...], StepTimes] = {(): self._recorded}
 
@@ -165,13 +168,13 @@ class _Planner:
     def time_alone(self, fix: Fix) -> float:
         """Time the mean step with one fix. Raises `ChangeError` if too much of the critical path has no explanation then."""
         weights = self._change_weights([fix])
-        timing, _ = time_changed_graph(self.job, weights, self.contention)
+        timing, rescaled = time_changed_graph(self.job, weights, self.contention)
         path = find_critical_path(self.job, self.steps, timing, join_added(weights)[:2])
         share = path.covered_residual_share
         if share > MOST_RESIDUAL:
             percent = format_quantity(share, "ratio", 2)
             raise ChangeError(f"{percent} of the critical path after the fix is unexplained", "")
-        return self.time([fix])
+        return self._remember_steps([fix], timing, rescaled).mean_ns
 
     def measure_spread(self, fix: Fix) -> tuple[float, float]:
         """Measure the least and the most that a fix takes off a recorded step."""
@@ -181,7 +184,7 @@ class _Planner:
 
     def _time_steps(self, fixes: Sequence[Fix]) -> StepTimes:
         """Time the steps with fixes; a fix whose order of work contradicts that of those before it changes nothing."""
-        key = tuple(id(fix) for fix in fixes)
+        key = tuple(map(id, fixes))
         if key not in self._known:
             try:
                 timing, rescaled = time_changed_graph(self.job, self._change_weights(fixes), self.contention)
@@ -190,9 +193,14 @@ class _Planner:
                     raise
                 self._known[key] = self._time_steps(fixes[:-1])
             else:
-                self.applied = self.contention if rescaled else self.applied
-                self._known[key] = measure_step_times(self.steps, timing.time)
+                self._remember_steps(fixes, timing, rescaled)
         return self._known[key]
+
+    def _remember_steps(self, fixes: Sequence[Fix], timing: Timing, rescaled: int) -> StepTimes:
+        """Measure the steps with fixes, and remember them."""
+        self.applied = self.contention if rescaled else self.applied
+        steps = self._known[tuple(map(id, fixes))] = measure_step_times(self.steps, timing.time)
+        return steps
 
     def find_blocking_fix(self, fix: Fix, earlier: Sequence[Fix]) -> int | None:
         """Find the number, from 1, of the first earlier fix after which this one saves little; None if none does so alone."""
@@ -204,7 +212,8 @@ class _Planner:
 
     def keep_possible_changes(self, fix: Fix) -> Fix:
         """Keep the changes of a fix that this run does not refuse. Raises `ChangeError` if it refuses all."""
-        weights, possible, refused = Weights(np.array(self.job.edges.weight), []), [], []
+        weights, possible, refused = self._change_weights([]), [], []
+        mark = weights.mark()
         for change in fix.changes:
             try:
                 apply_change(self.index, weights, change)
@@ -212,14 +221,21 @@ class _Planner:
                 refused.append(error)
             else:
                 possible.append(change)
+        weights.undo(mark)
         if refused and not possible:
             raise refused[0]
         return replace(fix, changes=tuple(possible))
 
     def _change_weights(self, fixes: Sequence[Fix]) -> Weights:
         """Change the weights by each fix in turn; changes that find nothing left after other fixes are skipped."""
-        weights = Weights(np.array(self.job.edges.weight), [])
-        for change in (change for fix in fixes for change in fix.changes):
-            with suppress(ChangeError):
-                apply_change(self.index, weights, change)
+        made, weights = self._made, self._weights
+        kept = next((at for at, (fix, _) in enumerate(made) if at >= len(fixes) or fix is not fixes[at]), len(made))
+        if kept < len(made):
+            weights.undo(made[kept][1])
+            del made[kept:]
+        for fix in fixes[kept:]:
+            made.append((fix, weights.mark()))
+            for change in fix.changes:
+                with suppress(ChangeError):
+                    apply_change(self.index, weights, change)
         return weights

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.replay.apply import Touched, Weights, apply_change
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.apply import Touched, apply_change, count_touched
+from tracekit.replay.changing.selection import JobIndex
 from tracekit.replay.contention import Contention, measure_contention, rescale_kernels
-from tracekit.replay.edges import Ints, Numbers
+from tracekit.replay.edges import Ints, Numbers, Weights
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.paths import Timing, order_instants, time_instants
-from tracekit.replay.selection import JobIndex
+from tracekit.replay.paths import Ordering, Timing, order_instants, time_instants
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 CONTENTION_ROUNDS = 2
@@ -45,16 +45,17 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
     With `contention`, kernels are as long as the collectives at the same time let them be, after the changes. Raises
     `ChangeError` if added edges contradict the order of the run.
     """
-    edges, ordering = job.edges, job.settled.ordering
-    source, weight, added = edges.source, weights.weight, join_added(weights)
-    if weights.added:
-        source, target = np.concatenate((source, added[0])), np.concatenate((edges.target, added[1]))
-        ordering = order_instants(len(job.time), source, target)
-        if ordering.acyclic < len(job.time):
-            raise ChangeError("the changed order of work contradicts itself", "select less, for example one range")
+    weight, added = weights.weight, join_added(weights)
+    source, ordering = _order_graph(job, weights, added)
+    if ordering.acyclic < len(job.time):
+        raise ChangeError("the changed order of work contradicts itself", "select less, for example one range")
+
+    # What waited for something, and after the change waits for nothing, delays nothing: it keeps no recorded time.
+    begins = np.where(job.settled.timing.decider < 0, job.time, job.time.min(initial=0))
 
     def time_edges(weight: Ints) -> Timing:
-        return time_instants(ordering, source, np.concatenate((weight, added[2])), job.time)
+        weight = np.concatenate((weight, added[2])) if len(added[2]) else weight
+        return time_instants(ordering, source, weight, begins)
 
     timing, count = time_edges(weight), 0
     for _ in range(CONTENTION_ROUNDS if contention is not None else 0):
@@ -68,6 +69,17 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
     return timing, count
 
 
+def _order_graph(job: JobGraph, weights: Weights, added: tuple[Numbers, Numbers, Ints]) -> tuple[Numbers, Ordering]:
+    """Order the graph with added edges: (sources of all edges, ordering); the last one is kept for the same edges."""
+    if not len(added[0]):
+        return job.edges.source, job.settled.ordering
+    known = weights.ordered
+    if known is None or not all(map(np.array_equal, known[0], added[:2])):
+        source, target = (np.concatenate(pair) for pair in zip(job.edges[:2], added[:2], strict=True))
+        known = weights.ordered = added[:2], source, order_instants(len(job.time), source, target)
+    return known[1:]
+
+
 def join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:
     """Concatenate the edges that changes added: (source, target, weight)."""
     if not weights.added:
@@ -79,15 +91,17 @@ def join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:
 def predict_changes(job: JobGraph, steps: JobSteps, changes: Sequence[RunChange]) -> list[Prediction]:
     """Predict the step with the first change, with the first two, and so on. Raises `ChangeError`."""
     index, contention = JobIndex(job), measure_contention(job)
-    so_far = Weights(job.edges.weight.copy(), [])
+    so_far = Weights(job.edges.weight.copy())
     predictions = []
     for place, change in enumerate(changes):
-        touched = apply_change(index, so_far, change)
+        mark = so_far.mark()
+        apply_change(index, so_far, change)
+        touched = count_touched(index, so_far, mark)
         timing, rescaled = time_changed_graph(job, so_far, contention)
         step = measure_step_times(steps, timing.time)
         alone = step.mean_ns
         if place:
-            weights = Weights(job.edges.weight.copy(), [])
+            weights = Weights(job.edges.weight.copy())
             apply_change(index, weights, change)
             alone = measure_step_times(steps, time_changed_graph(job, weights, contention)[0].time).mean_ns
         added = join_added(so_far)[:2]

@@ -37,6 +37,19 @@ class _Places(NamedTuple):
     kind: Ints
 
 
+class _Ops(NamedTuple):
+    """Ops of all processes, those of process p from `first[p]` on: start, end, and the op of the process that each waited for.
+
+    Their instants are those of process p from `instant[p]` on.
+    """
+
+    start: Ints
+    end: Ints
+    awaited: Ints
+    first: Ints
+    instant: Ints
+
+
 def add_same_place_waits(
     processes: Sequence[ProcessGraph], first: Ints, first_op: Ints, listed: EdgeList
 ) -> SamePlaceWaits:
@@ -45,8 +58,13 @@ def add_same_place_waits(
     places = _list_places(processes, computes)
     if not len(places.op):
         return SamePlaceWaits(0, 0, 0)
-    seen, added = _add_waits_for_collectives(processes, computes, places, (first, first_op), listed)
-    waiting = _add_waits_for_compute(processes, computes, places, (first, first_op), listed)
+    base = first[:-1] + np.array([graph.host_count for graph in processes])
+    start, end, awaited = (
+        np.concatenate([getattr(graph.ops, name) for graph in processes]) for name in ("start", "end", "waited_for")
+    )
+    ops = _Ops(start, end, awaited, first_op, base)
+    seen, added = _add_waits_for_collectives(computes, places, ops, listed)
+    waiting = _add_waits_for_compute(computes, places, ops, listed)
     return SamePlaceWaits(seen, added, waiting)
 
 
@@ -112,14 +130,10 @@ def _names_step(name: str) -> bool:
 
 
 def _add_waits_for_collectives(
-    processes: Sequence[ProcessGraph],
-    computes: Sequence[Ints],
-    places: _Places,
-    firsts: tuple[Ints, Ints],
-    listed: EdgeList,
+    computes: Sequence[Ints], places: _Places, ops: _Ops, listed: EdgeList
 ) -> tuple[int, int]:
     """Add the waits of compute ops for collectives at every place where one was seen and none contradicts it."""
-    seen = _list_seen_waits(processes, computes, places)
+    seen = _list_seen_waits(computes, places, ops)
     if not len(seen):
         return 0, 0
     distinct = np.unique(seen, axis=0)
@@ -132,32 +146,34 @@ def _add_waits_for_collectives(
     position = places.before[place] + distinct[pair, 1]
     target, fits = _look_up_compute(computes, places.process[place], position)
     place, pair, target = place[fits], pair[fits], target[fits]
-    end, start = _times_of(processes, places, place, target)
+    lag = _measure_lags(places, ops, place, target)
     contradicted = np.zeros(len(distinct), np.bool_)
-    contradicted[pair[end > start]] = True
-    kept = ~contradicted[pair]
-    place, target = place[kept], target[kept]
-    end, start = end[kept], start[kept]
-    was_seen = _awaited_of(processes, places.process[place], target) == places.op[place]
-    place, target, lag = place[~was_seen], target[~was_seen], (start - end)[~was_seen]
-    process = places.process[place]
-    _add_edges(processes, process, (places.op[place], target), np.minimum(lag, MICRO), firsts, listed)
+    contradicted[pair[lag < 0]] = True
+    awaited = ops.awaited[ops.first[places.process[place]] + target]
+    new = ~contradicted[pair] & (awaited != places.op[place])
+    place, target, lag = place[new], target[new], lag[new]
+    _add_edges(ops, places.process[place], (places.op[place], target), np.minimum(lag, MICRO), listed)
     return len(seen), len(place)
 
 
-def _list_seen_waits(processes: Sequence[ProcessGraph], computes: Sequence[Ints], places: _Places) -> Ints:
+def _measure_lags(places: _Places, ops: _Ops, place: Ints, target: Ints) -> Ints:
+    """Measure the time from the end of the collective of each place to the start of a compute op; negative if it started before."""
+    first = ops.first[places.process[place]]
+    lag: Ints = ops.start[first + target] - ops.end[first + places.op[place]]
+    return lag
+
+
+def _list_seen_waits(computes: Sequence[Ints], places: _Places, ops: _Ops) -> Ints:
     """List the waits of compute ops for collectives: (ordinal of the collective, compute ops launched between)."""
-    found = []
-    for number, (graph, compute) in enumerate(zip(processes, computes, strict=True)):
-        mine = places.process == number
-        place_of = np.full(len(graph.ops) + 1, -1, np.int64)
-        place_of[places.op[mine]] = np.flatnonzero(mine)
-        awaited = graph.ops.waited_for[compute]
-        place = np.where(awaited >= 0, place_of[awaited], -1)
-        position = np.flatnonzero(place >= 0)
-        place = place[position]
-        found.append(np.stack((places.ordinal[place], position - places.before[place]), 1))
-    return np.concatenate(found) if found else np.empty((0, 2), np.int64)
+    place_of = np.full(len(ops.start) + 1, -1, np.int64)
+    place_of[ops.first[places.process] + places.op] = np.arange(len(places.op))
+    process = np.repeat(np.arange(len(computes)), [len(compute) for compute in computes])
+    position = np.concatenate([np.arange(len(compute)) for compute in computes])
+    awaited = ops.awaited[ops.first[process] + np.concatenate(computes)]
+    place = place_of[np.where(awaited >= 0, ops.first[process] + awaited, -1)]
+    seen = np.flatnonzero(place >= 0)
+    place = place[seen]
+    return np.stack((places.ordinal[place], position[seen] - places.before[place]), 1)
 
 
 def _look_up_compute(computes: Sequence[Ints], process: Ints, position: Ints) -> tuple[Ints, Mask]:
@@ -169,58 +185,22 @@ def _look_up_compute(computes: Sequence[Ints], process: Ints, position: Ints) ->
     return np.where(fits, np.append(every, 0)[np.where(fits, begin[process] + position, 0)], -1), fits
 
 
-def _times_of(processes: Sequence[ProcessGraph], places: _Places, place: Ints, target: Ints) -> tuple[Ints, Ints]:
-    """Take the end of the collective of each place, and the start of a compute op."""
-    end, start = np.empty(len(place), np.int64), np.empty(len(place), np.int64)
-    for number, graph in enumerate(processes):
-        mine = places.process[place] == number
-        end[mine], start[mine] = graph.ops.end[places.op[place[mine]]], graph.ops.start[target[mine]]
-    return end, start
-
-
-def _awaited_of(processes: Sequence[ProcessGraph], process: Ints, op: Ints) -> Ints:
-    """Take the op that each op is known to have waited for."""
-    awaited = np.full(len(op), -1, np.int64)
-    for number, graph in enumerate(processes):
-        mine = process == number
-        awaited[mine] = graph.ops.waited_for[op[mine]]
-    return awaited
-
-
-def _add_waits_for_compute(
-    processes: Sequence[ProcessGraph],
-    computes: Sequence[Ints],
-    places: _Places,
-    firsts: tuple[Ints, Ints],
-    listed: EdgeList,
-) -> int:
+def _add_waits_for_compute(computes: Sequence[Ints], places: _Places, ops: _Ops, listed: EdgeList) -> int:
     """Add the wait of each collective for the compute op launched before it, if no collective of its class contradicts it."""
     source, fits = _look_up_compute(computes, places.process, places.before - 1)
     rows = np.flatnonzero(fits)
-    end, start = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    for number, graph in enumerate(processes):
-        mine = places.process[rows] == number
-        end[mine], start[mine] = graph.ops.end[source[rows[mine]]], graph.ops.start[places.op[rows[mine]]]
+    first, source = ops.first[places.process[rows]], source[rows]
+    lag = ops.start[first + places.op[rows]] - ops.end[first + source]
     contradicted = np.zeros(int(places.kind.max(initial=-1)) + 1, np.bool_)
-    contradicted[places.kind[rows[end > start]]] = True
-    kept = ~contradicted[places.kind[rows]]
-    kept &= _awaited_of(processes, places.process[rows], places.op[rows]) != source[rows]
-    rows, lag = rows[kept], (start - end)[kept]
-    process = places.process[rows]
-    _add_edges(processes, process, (source[rows], places.op[rows]), np.minimum(lag, INPUT_LAG_NS), firsts, listed)
+    contradicted[places.kind[rows[lag < 0]]] = True
+    new = ~contradicted[places.kind[rows]] & (ops.awaited[first + places.op[rows]] != source)
+    rows, source, lag = rows[new], source[new], lag[new]
+    _add_edges(ops, places.process[rows], (source, places.op[rows]), np.minimum(lag, INPUT_LAG_NS), listed)
     return len(rows)
 
 
-def _add_edges(
-    processes: Sequence[ProcessGraph],
-    process: Ints,
-    ops: tuple[Ints, Ints],
-    lag: Ints,
-    firsts: tuple[Ints, Ints],
-    listed: EdgeList,
-) -> None:
+def _add_edges(ops: _Ops, process: Ints, pair: tuple[Ints, Ints], lag: Ints, listed: EdgeList) -> None:
     """Add waits of ops for ops of the same process."""
-    first, first_op = firsts
-    base = first[process] + np.array([graph.host_count for graph in processes])[process]
-    source, target = ops
-    listed.add(base + 2 * source + 1, base + 2 * target, lag, STREAM_WAIT, first_op[process] + target, inferred=True)
+    instant, (source, target) = ops.instant[process], pair
+    owner = ops.first[process] + target
+    listed.add(instant + 2 * source + 1, instant + 2 * target, lag, STREAM_WAIT, owner, inferred=True)

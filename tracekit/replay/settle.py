@@ -59,7 +59,7 @@ def settle_graph(time: Ints, edges: Edges) -> SettledGraph:
     del arrival, missing
     timing = time_instants(ordering, edges.source, edges.weight, time)
     assert np.array_equal(timing.time, time), "a settled graph gives back every recorded time"
-    return SettledGraph(time, edges, residual, ordering, timing, dropped)
+    return SettledGraph(time, edges, residual, ordering, Timing(time, timing.decider), dropped)
 
 
 def _drop_cycles(time: Ints, edges: Edges) -> _Ordered:

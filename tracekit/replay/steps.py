@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -174,28 +173,28 @@ def _find_longest_role(roles: Sequence[list[dict[int, int]]]) -> tuple[list[dict
 
 def _measure_row_lengths(steps: JobSteps, time: Ints) -> Ints:
     """Measure how long each step of each process takes beyond the ones before it."""
-    length = find_completion(steps, time)
-    cuts = [0, *(np.flatnonzero(np.diff(steps.block)) + 1).tolist(), len(steps)]
-    for low, high in pairwise(cuts):
-        if low < high:
-            done = np.maximum.accumulate(length[low:high])
-            length[low:high] = np.diff(done, prepend=_find_begin(steps, time, low))
-    return length
+    done, ends = find_completion(steps, time), time[steps.work]
+    first, distance = np.diff(steps.block, prepend=-1) != 0, 1
+    while distance < len(done) and (follows := steps.block[distance:] == steps.block[:-distance]).any():
+        done[distance:] = np.where(follows, np.maximum(done[distance:], done[:-distance]), done[distance:])
+        distance *= 2
+    earlier = _find_latest(ends, steps.earlier_work[first], steps.first_work[first])
+    before = np.append(done[:1], done[:-1])
+    # A step without one before it begins with its mark, or when the work launched before it has ended, if that is later.
+    before[first] = np.maximum(time[steps.begin[first]], earlier)
+    return done - before
 
 
 def find_completion(steps: JobSteps, time: Ints) -> Ints:
     """Find when each step is complete: the host has left it, and the ops launched in it have ended."""
-    done: Ints = time[steps.end]
-    launching = np.flatnonzero(steps.last_work > steps.first_work)
-    if len(launching):
-        bounds = np.stack((steps.first_work[launching], steps.last_work[launching]), 1).reshape(-1)
-        ends = np.append(time[steps.work], np.iinfo(np.int64).min)
-        done[launching] = np.maximum(done[launching], np.maximum.reduceat(ends, bounds)[::2])
-    return done
+    return np.maximum(time[steps.end], _find_latest(time[steps.work], steps.first_work, steps.last_work))
 
 
-def _find_begin(steps: JobSteps, time: Ints, row: int) -> int:
-    """Find when a step begins: with its mark, or when the work launched before it has ended, if that is later."""
-    begin = int(time[steps.begin[row]])
-    earlier = steps.work[steps.earlier_work[row] : steps.first_work[row]]
-    return max(begin, int(time[earlier].max())) if len(earlier) else begin
+def _find_latest(ends: Ints, low: Ints, high: Ints) -> Ints:
+    """Find the latest of the ends from each low to below its high; the first time of all without any."""
+    latest = np.full(len(low), np.iinfo(np.int64).min)
+    some = np.flatnonzero(high > low)
+    if len(some):
+        bounds = np.stack((low[some], high[some]), 1).reshape(-1)
+        latest[some] = np.maximum.reduceat(np.append(ends, latest[0]), bounds)[::2]
+    return latest

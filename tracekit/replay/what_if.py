@@ -19,6 +19,7 @@ from tracekit.replay.process_parts.host_load import HostContention, judge_host_c
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 from tracekit.replay.what_if_tables import (
     count_steps,
+    find_least_slack,
     list_touched_edges,
     make_changed_stage_sheet,
     make_ledger_sheets,
@@ -273,6 +274,7 @@ def _build_sections(answer: WhatIf) -> Iterator[Section]:
     after = " after the changes" if answer.predictions else ""
     time = answer.predictions[-1].timing.time if answer.predictions else job.time
     cover = measure_path_cover(steps, answer.path, time)
-    yield Section("critical_path", f"Critical path{after}", sheets=(make_path_sheet(job, answer.path, cover),))
+    slack = find_least_slack(job, steps, answer.predictions, answer.path)
+    yield Section("critical_path", f"Critical path{after}", sheets=(make_path_sheet(job, answer.path, cover, slack),))
     sheets = make_ledger_sheets(job, steps, close_ledger(job, steps))
     yield Section("ledger", "Time without device work by owner, as recorded", sheets=select_filled_sheets(*sheets))

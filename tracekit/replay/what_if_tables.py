@@ -15,12 +15,26 @@ from tracekit.model.stages import get_stage_name, parse_profiler_step
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.text.kernel_labels import shorten_kernel_name
 from tracekit.model.units import format_quantity
-from tracekit.replay.edges import COPY, HOST_KINDS, KERNEL, STREAM_WAIT, SYNC_RETURN, TRANSFER, Ints, Mask, split_rows
+from tracekit.replay.changing.apply import apply_change
+from tracekit.replay.changing.selection import JobIndex
+from tracekit.replay.edges import (
+    COPY,
+    DEVICE_KINDS,
+    HOST_KINDS,
+    KERNEL,
+    KINDS,
+    STREAM_WAIT,
+    SYNC_RETURN,
+    TRANSFER,
+    Ints,
+    Mask,
+    Weights,
+    split_rows,
+)
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.ledger import CriticalPath, Ledger, name_owners
-from tracekit.replay.paths import NEVER
-from tracekit.replay.predict import Prediction
-from tracekit.replay.selection import JobIndex
+from tracekit.replay.ledger import CriticalPath, Ledger, keep_unexplained, name_owners
+from tracekit.replay.paths import NEVER, UNLIMITED, SpentTime, join_spent_times, measure_slack, order_instants
+from tracekit.replay.predict import Prediction, join_added
 from tracekit.replay.steps import JobSteps
 
 KIND_LABELS: Mapping[str, str] = {
@@ -48,7 +62,7 @@ OTHERS, BEFORE, OUTSIDE = "other owners", "before the recording", "outside any s
 STEP_MARK = "ProfilerStep"
 """Name for the marks of all steps: host time within a step in which nothing is recorded."""
 
-MAX_PATH_ROWS, MAX_RANK_OWNERS = 200, 20
+MAX_PATH_ROWS, MAX_RANK_OWNERS, MAX_NEXT_OWNERS = 200, 20, 20
 
 LEAST_SHOWN = 0.001
 """Share of the critical path from which on the owners of unexplained time are listed."""
@@ -65,23 +79,22 @@ def count_steps(steps: JobSteps, begun_at: Mask | None = None) -> int:
     return len(np.unique(steps.number[numbered])) + int(unnumbered)
 
 
-def sum_owners(job: JobGraph, spent_ns: Ints) -> dict[Owner, int]:
+def sum_owners(job: JobGraph, spent: SpentTime) -> dict[Owner, int]:
     """Sum times of edges by owner as tables name it, the largest first: marks of all steps are one owner."""
     owned: dict[Owner, int] = {}
-    for row in name_owners(job, spent_ns).rows("rank", "kind", "name", "ns"):
-        name = row["name"]
-        if name and parse_profiler_step(name) is not None:
-            name = STEP_MARK
-        owner = row["rank"], KIND_LABELS[row["kind"]], name
+    for row in name_owners(job, spent).rows("rank", "kind", "name", "ns"):
+        owner = _make_owner(row["rank"], row["kind"], row["name"])
         owned[owner] = owned.get(owner, 0) + row["ns"]
     return _sort_owners(owned)
 
 
+def _make_owner(rank: int | None, kind: str, name: str | None) -> Owner:
+    return rank, KIND_LABELS[kind], STEP_MARK if name and parse_profiler_step(name) is not None else name
+
+
 def describe_largest_residual(job: JobGraph, ledger: Ledger) -> str:
     """Describe the largest part of the time that nothing explains: `18 % stream gap before add, rank 0`; empty without any."""
-    unexplained = np.zeros(len(job.settled.residual_ns), np.int64)
-    for owed_ns in ledger.owed_ns:
-        unexplained += np.minimum(owed_ns, job.settled.residual_ns)
+    unexplained = join_spent_times([keep_unexplained(job, owed) for owed in ledger.owed])
     ranks: dict[tuple[str, str | None], dict[int | None, int]] = {}
     for (rank, kind, name), ns in sum_owners(job, unexplained).items():
         ranks.setdefault((kind, name), {})[rank] = ns
@@ -113,6 +126,7 @@ _PATH = parse_headings("""
     name | row or op
     step_ns | per step | ns | Time on the critical path, per counted step.
     share | share | ratio | Of the critical path.
+    slack_ns | slack | ns | By how much this work could grow off the critical path before it decides the end: the least of its instances.
     unexplained_ns | unexplained | ns | The part that no recorded or inferred dependency explains.
 """)
 
@@ -139,20 +153,25 @@ def measure_path_cover(steps: JobSteps, path: CriticalPath, time: Ints) -> PathC
     return PathCover(covered, max(count_steps(steps, ends > ends.max() - covered), 1), share)
 
 
-def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover) -> Sheet:
-    """List the critical path by owner, per counted step. The rows add up to the path."""
-    of_graph = path.spent_ns[: len(job.edges.source)]
-    owned = sum_owners(job, of_graph)
-    if added := int(path.spent_ns[len(of_graph) :].sum()):
+def make_path_sheet(job: JobGraph, path: CriticalPath, cover: PathCover, slack: Mapping[Owner, int]) -> Sheet:
+    """List the critical path by owner, per counted step, and the owners off it with the least slack.
+
+    The rows add up to the path. `slack` is the least slack of each owner off the path, ascending.
+    """
+    is_added = path.spent.edge >= len(job.edges.source)
+    owned = sum_owners(job, SpentTime(path.spent.edge[~is_added], path.spent.ns[~is_added]))
+    if added := int(path.spent.ns[is_added].sum()):
         owned[None, KIND_LABELS["changed"], None] = added
-    unexplained = sum_owners(job, np.minimum(of_graph, job.settled.residual_ns))
-    rows = [(*owner, ns, unexplained.get(owner, 0)) for owner, ns in owned.items()]
+    unexplained = sum_owners(job, keep_unexplained(job, path.spent))
+    rows = [(*owner, ns, slack.get(owner), unexplained.get(owner, 0)) for owner, ns in owned.items()]
     listed, rest = rows[:MAX_PATH_ROWS], rows[MAX_PATH_ROWS:]
     if rest:
-        listed.append((None, OTHERS, f"{len(rest)} more", sum(row[3] for row in rest), sum(row[4] for row in rest)))
+        sums = sum(row[3] for row in rest), None, sum(row[5] for row in rest)
+        listed.append((None, OTHERS, f"{len(rest)} more", *sums))
+    listed += [(*owner, 0, slack[owner], 0) for owner in slack if owner not in owned][:MAX_NEXT_OWNERS]
     cells: list[tuple[Any, ...]] = [
-        (*owner, ns / cover.steps, ns / max(cover.ns, 1), of_residual / cover.steps)
-        for *owner, ns, of_residual in listed
+        (*owner, ns / cover.steps, ns / max(cover.ns, 1), off_path, of_residual / cover.steps)
+        for *owner, ns, off_path, of_residual in listed
     ]
     headings = _PATH if cover.residual_share >= LEAST_SHOWN else _PATH[:-1]
     return make_replay_sheet("critical_path", "Critical path by owner", headings, cells)
@@ -185,7 +204,7 @@ def make_ledger_sheets(job: JobGraph, steps: JobSteps, ledger: Ledger) -> tuple[
     ranks, rows = [], []
     for (role, rank), places in _group_processes(job, ledger).items():
         window, work = (int(column[places].sum()) for column in (ledger.window_ns, ledger.work_ns))
-        owned = sum_owners(job, np.sum([ledger.owed_ns[place] for place in places], axis=0))
+        owned = sum_owners(job, join_spent_times([ledger.owed[place] for place in places]))
         if before := int(ledger.before_ns[places].sum()):
             owned = _sort_owners({**owned, (rank, BEFORE, None): before})
         per_step, of_window = window / count, max(window, 1)
@@ -275,12 +294,11 @@ def make_touched_sheet(job: JobGraph, predictions: Sequence[Prediction]) -> Shee
     """List the rows and ops that each change touches, the largest difference first."""
     cells = []
     for touched in list_touched_edges(job, predictions):
-        counts = np.zeros((4, len(job.edges.source)), np.int64)
-        parts = np.ones(len(touched.rows), np.int64), touched.before_ns, touched.after_ns, touched.is_dropped
-        counts[:, touched.rows] = np.stack(parts)
+        edges, count = touched.rows.astype(np.int32), np.ones(len(touched.rows), np.int64)
+        counts = count, touched.before_ns, touched.after_ns, touched.is_dropped.astype(np.int64)
         sums: dict[tuple[str, str | None], list[int]] = {}
         for place, column in enumerate(counts):
-            for (_, kind, name), value in sum_owners(job, column).items():
+            for (_, kind, name), value in sum_owners(job, SpentTime(edges, column)).items():
                 sums.setdefault((kind, name), [0, 0, 0, 0])[place] += value
         listed = sorted(sums.items(), key=lambda item: (item[1][2] - item[1][1], -item[1][0], str(item[0])))
         cells += [(touched.number, *owner, *values) for owner, values in listed]
@@ -296,12 +314,12 @@ def make_changed_stage_sheet(job: JobGraph, predictions: Sequence[Prediction]) -
     for touched in list_touched_edges(job, predictions):
         rows = touched.rows
         at = job.time[edges.target[rows]] - 1
-        of_op = is_device[rows] & (index.edge_op[rows] >= 0)
-        at[of_op] = index.op_at_ns[index.edge_op[rows[of_op]]]
+        of_op = is_device[rows] & (edges.owner[rows] >= 0)
+        at[of_op] = index.op_at_ns[edges.owner[rows[of_op]]]
         change = touched.after_ns - touched.before_ns
         parts = (change * is_device[rows], change * is_host[rows], touched.is_dropped.astype(np.int64))
         sums: dict[str, list[int]] = {}
-        stages = _find_stage_names(job, index.edge_process[rows], at)
+        stages = _find_stage_names(job, index.find_edge_processes(rows), at)
         for stage, *values in zip(stages, *(part.tolist() for part in parts), strict=True):
             known = sums.setdefault(stage or OUTSIDE, [0, 0, 0])
             known[:] = [old + new for old, new in zip(known, values, strict=True)]
@@ -323,3 +341,62 @@ def _find_stage_names(job: JobGraph, process: Ints, time: Ints) -> list[str | No
             names[mine] = texts[np.append(graph.stages.stage.codes, -1)[row]]
     listed: list[str | None] = names.tolist()
     return listed
+
+
+def find_least_slack(
+    job: JobGraph, steps: JobSteps, predictions: Sequence[Prediction], path: CriticalPath
+) -> dict[Owner, int]:
+    """Find the least slack of the work of each owner off the critical path, after all changes; the least first.
+
+    Owners that cannot delay the end are left out.
+    """
+    edges = job.edges
+    if not len(edges.source):
+        return {}
+    slack_ns = _measure_slack_to_end(job, steps, predictions)
+    is_free = (slack_ns < UNLIMITED) & (edges.weight > 0)
+    is_free[path.spent.edge[path.spent.edge < len(edges.source)]] = False
+    least = _find_least_by_owner(job, slack_ns, is_free)
+    return dict(sorted(least.items(), key=lambda item: (item[1], str(item[0]))))
+
+
+def _measure_slack_to_end(job: JobGraph, steps: JobSteps, predictions: Sequence[Prediction]) -> Ints:
+    """Measure the slack of the edges between the begin and the end of the critical path; `UNLIMITED` for others."""
+    timing, ordering = job.settled.timing, job.settled.ordering
+    source, target, weight = job.edges.source, job.edges.target, job.edges.weight
+    if predictions:
+        timing, index, weights = predictions[-1].timing, JobIndex(job), Weights(weight.copy())
+        for prediction in predictions:
+            apply_change(index, weights, prediction.change)
+        added = join_added(weights)
+        source, target = np.concatenate((source, added[0])), np.concatenate((target, added[1]))
+        weight, ordering = np.concatenate((weights.weight, added[2])), order_instants(len(job.time), source, target)
+        # Edges that decided have the weight that the replay used, also where contention changed the length of kernels.
+        decided = np.flatnonzero(timing.decider >= 0)
+        edges = timing.decider[decided]
+        weight[edges] = timing.time[decided] - timing.time[source[edges]]
+    time = timing.time
+    ends, begin = (steps.end, time[steps.begin].min()) if len(steps) else (np.arange(len(time)), time.min())
+    slack = measure_slack(ordering, source, target, weight, time, int(ends[time[ends].argmax()]))
+    return np.where(time[job.edges.target] > begin, slack[: len(job.edges.source)], UNLIMITED)
+
+
+def _find_least_by_owner(job: JobGraph, slack_ns: Ints, chosen: Mask) -> dict[Owner, int]:
+    """Find the least slack of the chosen edges of each owner."""
+    edges, least, used = job.edges, dict[Owner, int](), np.flatnonzero(chosen)
+    process = job.process_of(edges.target[used])
+    is_arrival = process == len(job.processes)
+    process[is_arrival] = job.process_of(edges.source[used[is_arrival]])
+    for number, rows in enumerate(split_rows(process, len(job.processes))):
+        graph = job.processes[number]
+        for kind, of_kind in enumerate(split_rows(edges.kind[used[rows]], len(KINDS))):
+            mine, is_device = used[rows[of_kind]], kind in DEVICE_KINDS
+            name = graph.ops.name if is_device else graph.paths.name
+            owner = edges.owner[mine] - (job.first_op if is_device else job.first_path)[number]
+            codes = np.append(name.codes, -1)[np.where(edges.owner[mine] >= 0, owner, -1)]
+            lowest = np.full(len(name.texts) + 1, UNLIMITED, np.int64)
+            np.minimum.at(lowest, codes, slack_ns[mine])
+            for code in np.flatnonzero(lowest < UNLIMITED).tolist():
+                key = _make_owner(graph.source.rank, KINDS[kind], (*name.texts, None)[code])
+                least[key] = min(least.get(key, UNLIMITED), int(lowest[code]))
+    return least

@@ -414,7 +414,7 @@ def test_a_real_run_without_a_gpu_fires_no_rule_about_gpus():
 def test_findings_come_in_the_order_of_what_they_would_give_back(findings):
     rows = [*busy_in_gen(39), *(r | {"ts": r["ts"] + 200} for r in unlinked(50))]
     found = findings(rows)
-    given = [(not f.is_catch_all, (f.cost_ns or 0) * f.confidence) for f in found]
+    given = [(not f.is_catch_all, f.cost_ns or 0) for f in found]
     given = [weight for weight in given if weight[1]]
     assert given == sorted(given, reverse=True)
     assert len(found) > 1

@@ -53,7 +53,7 @@ HOST_READINGS = (
         why="after the first step each one keeps 2.0 MiB, on both ranks: three steps are few; ranks 1 and 3 are missing, so most of a broadcast may be waiting for them",
     ),
     HostReading(
-        path=GLOO + "fault_tiny_ops", rules=BROADCASTS, mentions=("launch-bound",), op="aten::addmm",
+        path=GLOO + "fault_tiny_ops", rules=BROADCASTS, mentions=("small-ops",), op="aten::addmm",
         why="8,396 instead of 4,390 ops in an update, which cost less than 4 % of the step",
     ),
     HostReading(

@@ -13,8 +13,8 @@ from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.prediction.run_graphs import build_source_graphs
 from tracekit.pipeline.wire_format.packed_graphs import unpack_graph
-from tracekit.replay.apply import Touched
 from tracekit.replay.changes import RunChange, make_change
+from tracekit.replay.changing.apply import Touched
 from tracekit.replay.edges import KINDS
 from tracekit.replay.job_graph import JobGraph, join_processes
 from tracekit.replay.paths import Timing

@@ -56,7 +56,7 @@ def silence(job: Job, fault: Fault, **more: Any) -> Changes:
 
 
 def loader(job: Job, fault: Fault) -> Changes:
-    return silence(job, fault, range="DataLoader", to_us=LOADER_US)
+    return silence(job, fault, range="DataLoader", silent=False, to_us=LOADER_US)
 
 
 def removed_range(pattern: str) -> Callable[[Job, Fault], Changes]:

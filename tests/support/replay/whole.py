@@ -40,7 +40,7 @@ def replay_graphs(graphs) -> bool:
     again = time_instants(settled.ordering, settled.edges.source, settled.edges.weight, settled.time)
     assert np.array_equal(again.time, settled.time)
     critical = find_critical_path(job, steps)
-    name_owners(job, critical.spent_ns)
+    name_owners(job, critical.spent)
     close_ledger(job, steps)
     for change in CHANGES:
         try:

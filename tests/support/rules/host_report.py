@@ -8,7 +8,7 @@ from tracekit.model.tables.arrays import Columns, make_bare
 from tracekit.pipeline.run import Options, analyze_uncached
 
 OURS = ("host", "interruptions", "data-loading", "optimizer")
-RULES = ("launch-bound", "data-loader-wait", "allocator-calls", "unfused-optimizer", "recompilation", "graph-capture")  # fmt: skip
+RULES = ("launch-bound", "small-ops", "data-loader-wait", "allocator-calls", "unfused-optimizer", "recompilation", "graph-capture")  # fmt: skip
 STEP = "Optimizer.step#AdamW.step"
 
 

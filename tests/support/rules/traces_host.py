@@ -89,7 +89,19 @@ def collecting(*spans, whole=1000):
     return rows
 
 
+def looping(count, between=2):
+    """A step of 100 ms with `count` calls of 8 µs in a row and `between` µs between, after one long call."""
+    calls = [op("aten::add", 1000 + (8 + between) * number, 8) for number in range(count)]
+    return [step(1, 0, 100_000), annotation("update_actor", 0, 90_000), op("aten::mm", 0, 1000), *calls]
+
+
 FIRES: dict[str, Firing] = {
+    # 102 calls, one every 10 µs: the last ends 1018 µs after the begin of the first. 101 of 102 parts are 1,008,019.6 ns.
+    "small-ops": Firing(
+        looping(102), "a step makes 102 calls of aten::add one after the other, 8.00 µs each, in update_actor",
+        "low", 1_008_020, 0.0100802,
+        {"calls": 102, "mean_call_ns": 8_000, "loop_ns": 1_018_000},
+    ),
     # 9 kernels of 8 and one of 9 µs, nine gaps of 1 µs: 9 of 90 µs; the median of ten is 8 µs.
     "launch-bound": Firing(
         one_by_one(8, 1, last=9), "gen launches 10 kernels of 8.10 µs on average one by one", "high", 9_000, 0.10,
@@ -133,6 +145,8 @@ FIRES: dict[str, Firing] = {
 }  # fmt: skip
 
 NEAR_MISSES: dict[str, Sources] = {
+    # 99 calls in a row are no loop, though they take 1.1 % of the step.
+    "small-ops": looping(99, between=3),
     # Launch gaps of 45 in 295 µs, but the median kernel is exactly 25 µs.
     "launch-bound": one_by_one(25, 5, last=25),
     # 4 of 100.

@@ -274,7 +274,6 @@ def _sum_exposed_ns(measured: Measurements, row: Mapping[str, Any]) -> int:
 ANALYSIS = Analysis(
     id="copies",
     title="Which copies were made, and how fast?",
-    bases={"pageable-copies": "bound"},
     reads=("device_ops",),
     writes=(COPIES,),
     rests_on=("gpu_time", "transfers"),

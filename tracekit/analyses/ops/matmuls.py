@@ -525,7 +525,6 @@ def _locate_unaligned(run: str | None, role: str | None, sized: Frame) -> tuple[
 ANALYSIS = Analysis(
     id="matmuls",
     title="How fast are matrix products, and on which units?",
-    bases={"no-tensor-cores": "modelled", "unaligned-gemm": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges", "memory_ops"),
     args=(DIMS, TYPES),
     writes=(MATRIX_PRODUCTS, WORK_CLASSES),

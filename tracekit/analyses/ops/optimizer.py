@@ -326,7 +326,6 @@ def _format_mean_count(count: float) -> str:
 ANALYSIS = Analysis(
     id="optimizer",
     title="How long does the optimizer take?",
-    bases={"unfused-optimizer": "bound"},
     reads=("host_ops",),
     writes=(OPTIMIZER_STEPS,),
     rests_on=("gpu_time",),

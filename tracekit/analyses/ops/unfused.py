@@ -401,7 +401,6 @@ TEXTS = {
 ANALYSIS = Analysis(
     id="unfused",
     title="Which operators could be fused?",
-    bases={"unfused-operators": "modelled", "layout-copies": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     args=(DIMS, TYPES),
     writes=(UNFUSED_WORK, UNFUSED_CALLS),

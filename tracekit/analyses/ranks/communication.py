@@ -509,7 +509,6 @@ def _list_communication_caveats(measured: Measurements, rows: Frame) -> Iterator
 ANALYSIS = Analysis(
     id="communication",
     title="How much communication is exposed, and how much is waiting?",
-    bases={"exposed-communication": "bound", "no-comm-overlap": "bound", "small-collectives": "bound"},
     reads=("device_ops", "host_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,
     writes=(COLLECTIVES, "metrics", "quality"),

@@ -466,14 +466,13 @@ def _describe_rank_stage_cells(measured: Measurements, rank_group: RankGroup, mo
 ANALYSIS = Analysis(
     id="imbalance",
     title="Is the work balanced across ranks?",
-    bases={"rank-imbalance": "modelled"},
     reads=(),
     rests_on=("arrivals", "captures", "collectives", "segments"),
     rules=("rank-imbalance",),
     thresholds={
         "rank-imbalance": {
             # Minimum number of ranks.
-            "min_ranks": 3,
+            "min_ranks": 2,
             # Fewer steps do not show whether the longest rank changes.
             "min_steps": 3,
             # 1 - mean / longest own work of the ranks, mean over steps.

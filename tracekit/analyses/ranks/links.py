@@ -124,7 +124,6 @@ def _make_slow_link_table(measured: Measurements, links: list[SlowLink]) -> Shee
 ANALYSIS = Analysis(
     id="links",
     title="Is every link as fast as its peers, and as before?",
-    bases={"slow-link": "modelled"},
     reads=(),
     writes=(),
     rests_on=("collectives", "gpu_time"),

@@ -225,21 +225,22 @@ def _estimate_best_comm_share(comm: Frame, large: Frame) -> float | None:
     each = sized.group_by("step", "group", "op", "ordinal").agg(
         dur_ns=min_of("dur_ns"), size_bytes=max_of("size_bytes")
     )
-    each = each.join(rates, ("op",), "left")
-    each = each.filter(~each.is_missing("rate"))
-    spent_ns = int(each.integers("dur_ns").sum())
-    ideal_ns = np.minimum(each.integers("size_bytes") / each.number("rate"), each.integers("dur_ns"))
-    return float(ideal_ns.sum()) / spent_ns if spent_ns else None
+    return _compute_share_at_rate(each, rates, "op", "dur_ns")
 
 
 def _estimate_best_copy_share(copies: Frame, run: Frame) -> float | None:
     """Estimate the share of their time that copies take at the best rate of their direction in the run."""
     known = run.filter(~run.is_missing("max_gb_per_s"))
     rates = known.group_by("direction").agg(rate=max_of("max_gb_per_s"))
-    each = copies.join(rates, ("direction",), "left")
+    return _compute_share_at_rate(copies, rates, "direction", "busy_ns")
+
+
+def _compute_share_at_rate(rows: Frame, rates: Frame, kind: str, time: str) -> float | None:
+    """Compute the share of their time that transfers take at the rate of their kind; None if no rate is known."""
+    each = rows.join(rates, (kind,), "left")
     each = each.filter(~each.is_missing("rate"))
-    spent_ns = int(each.integers("busy_ns").sum())
-    ideal_ns = np.minimum(each.integers("size_bytes") / each.number("rate"), each.integers("busy_ns"))
+    spent_ns = int(each.integers(time).sum())
+    ideal_ns = np.minimum(each.integers("size_bytes") / each.number("rate"), each.integers(time))
     return float(ideal_ns.sum()) / spent_ns if spent_ns else None
 
 
@@ -496,7 +497,6 @@ def _compute_copy_rate(rows: Frame) -> float | None:
 ANALYSIS = Analysis(
     id="transfers",
     title="How long do weight sync and offloading take?",
-    bases={"weight-sync": "modelled", "offload": "bound"},
     reads=("host_ops", "device_ops"),
     writes=(TRANSFERS,),
     rests_on=("collectives", "gpu_time", "logged", "segments"),

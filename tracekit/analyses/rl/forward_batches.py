@@ -229,7 +229,6 @@ def _write_larger_batches(stages: list[str]) -> Iterator[str]:
 ANALYSIS = Analysis(
     id="forward-batches",
     title="How large are micro-batches?",
-    bases={"forward-batch-size": "modelled"},
     reads=("host_ops",),
     args=(DIMS, TYPES),
     writes=(FORWARD_BATCHES,),

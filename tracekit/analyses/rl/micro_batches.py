@@ -287,7 +287,6 @@ def _count_mini_batches_per_update(batches: Frame) -> int | None:
 ANALYSIS = Analysis(
     id="micro-batches",
     title="Are micro-batches alike, and is every pass needed?",
-    bases={"redundant-log-prob": "modelled", "ragged-micro-batches": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(MICRO_BATCHES,),
     rests_on=("gpu_time", "logged"),

@@ -534,7 +534,6 @@ def _make_replica_end_table(measured: Measurements, all_generations: Sequence[En
 ANALYSIS = Analysis(
     id="rollout",
     title="How fast is generation, and how even?",
-    bases={"replica-imbalance": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(ITERATIONS, GENERATIONS, "metrics"),
     rests_on=("captures", "collectives"),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.longer_steps import find_longer_pause, list_time_counted_elsewhere, measure_device_walls
+from tracekit.job.longer_steps import find_longer_pause, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.stages.periodic import sum_planned_stage_time
@@ -147,7 +147,6 @@ def _find_drift(
             Metric("before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"),
             Metric("after_ns", round(rise.after_ns), "ns", label="mean of those after"),
             make_evidence_metric("gain_ns", round(gain), "of the mean step"),
-            *list_time_counted_elsewhere(measured, late_steps, pause, count),
         ),
         (Place(run=run, step=step, stage=stage),),
         round(gain),

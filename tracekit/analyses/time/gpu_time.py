@@ -456,7 +456,6 @@ def _sum_gpu_time_metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
 ANALYSIS = Analysis(
     id="gpu-time",
     title="Where did each GPU's time go?",
-    bases={"low-gpu-utilization": "bound"},
     reads=("device_ops",),
     writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),

@@ -1,4 +1,4 @@
-"""Host ops and launches by stage: many short ones make a stage launch-bound (definitions M11, M16; R03)."""
+"""Host ops and launches by stage: many short ones make a stage launch-bound (definitions M11, M16; R03, R44)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
+from tracekit.job.frames import divide_or_none, make_label_headings, name_stages, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_of_launches
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
@@ -27,15 +27,16 @@ from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdic
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, trim_texts
-from tracekit.model.tables.columns import PLACE, STAGE
-from tracekit.model.tables.frame import Frame, divide, texts, where
+from tracekit.model.tables.columns import NAME, PLACE, STAGE
+from tracekit.model.tables.frame import Frame, divide, sum_of, texts, where
 from tracekit.model.tables.keys import sort_in_groups, sum_by_group
-from tracekit.model.text.changes import write_change
+from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import Launches, find_launches
+from tracekit.process.host.op_runs import measure_op_runs
 from tracekit.process.host.phases import (
     SHORT_NS,
     HostPhases,
@@ -81,6 +82,21 @@ HOST_COUNTS = Table(
 
 Row = Mapping[str, Any]
 
+OP_RUNS = Table(
+    "op_runs",
+    "short calls of one op that follow one another in a step of a process without a device, 100 or more in a row",
+    {
+        **KEYS,
+        **PLACE,
+        "stage": Column("category", "Outermost range as recorded, stage or not; <NA> outside."),
+        "name": NAME,
+        "run_count": Column("int64", "Rows of such calls."),
+        "call_count": Column("int64", "Calls."),
+        "op_ns": Column("int64", "Time of the calls."),
+        "span_ns": Column("int64", "From the begin of the first call to the end of the last, Σ over rows of calls."),
+    },
+)
+
 LAUNCH_SITE_KINDS = ("python", "op", "range")
 """Kinds of places that identify the code that launches."""
 
@@ -109,7 +125,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             table[f"{name}_p50_ns"] = tally.median_ns()
         del tally
     table |= _count_launched_kernels(trace, where)
-    return {"host_counts": table, "metrics": _make_host_count_metrics(table)}
+    tables = {"host_counts": table, "metrics": _make_host_count_metrics(table)}
+    return tables if trace.has("device_ops") else {**tables, "op_runs": measure_op_runs(trace)}
 
 
 def _count_launched_kernels(trace: Trace, where: HostWindows) -> dict[str, Any]:
@@ -198,12 +215,12 @@ def _make_host_count_metrics(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Report ops and launches of the host by step and stage, over all ranks and steps; judge R03."""
+    """Report ops and launches of the host by step and stage, over all ranks and steps; judge R03 and R44."""
     rows = measured.frame("host_counts")
     if not rows["leaf_count"].sum() + rows["launch_count"].sum():
         return ANALYSIS.skipped("no host op and no launch was recorded")
     table = subtract_synced_gaps(measured, thresholds)
-    findings = tuple(_find_launch_bound_stages(measured, table, thresholds))
+    findings = (*_find_launch_bound_stages(measured, table, thresholds), *_find_small_ops(measured, table, thresholds))
     steps = table.filter(table.is_missing("canonical"))
     ops_per_step = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
     return ANALYSIS.answered(
@@ -254,15 +271,20 @@ def _make_host_count_table(measured: Measurements, table: Frame) -> Sheet:
 
 
 def _list_launch_bound_abstentions(measured: Measurements, table: Frame) -> Iterator[Verdict]:
-    """List runs without any host op or kernel that R03 could count."""
+    """List runs without any host op or kernel that R03 could count; of the others, the rule that is not about them."""
     for of_run in table.group_by("run").frames():
         if not of_run["leaf_count"].sum() and not of_run.integers("kernel_count").sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
             yield Verdict("launch-bound", "not applicable", reason + phrase_run(measured, of_run.values("run")[0]))
+            continue
+        rule, reason = "launch-bound", "no GPU activity was recorded: see small-ops"
+        if not of_run.is_missing("device_wall_ns").all():
+            rule, reason = "small-ops", "a GPU was recorded: see launch-bound"
+        yield Verdict(rule, "not applicable", reason + phrase_run(measured, of_run.values("run")[0]))
 
 
 def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: Thresholds) -> Iterator[Finding]:
-    """Find R03: stages whose GPUs wait for launches of short kernels, else steps of very many short ones."""
+    """Find R03: stages whose GPUs wait for launches of short kernels, or steps of very many short kernels."""
     limit = thresholds.of("launch-bound")
     counts = measured.frame("host_counts")
     for of_run in table.group_by("run").frames():
@@ -275,24 +297,6 @@ def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: 
             on_gpus = owned.filter(~owned.is_missing("device_count"))
             steps = count_gpu_steps_of_processes(measured, on_gpus)
             yield _report_launch_gaps(of_cause, thresholds, steps, name)
-        if bound_rows:
-            continue
-        is_step = of_run.is_missing("canonical")
-        for row in of_run.filter(is_step).rows():
-            owned = counts.filter(counts.equals("run", run) & counts.equals("role", row["role"]))
-            if owned.is_missing("device_count").all() and _has_many_short_calls(row, limit):
-                steps = count_steps_of_processes(measured, owned)
-                yield _report_many_ops(row, of_run.filter(~is_step), thresholds, steps, name)
-
-
-def _has_many_short_calls(row: Row, limit: Mapping[str, float]) -> bool:
-    """Check whether a step without a GPU runs very many ops, most of them in short calls.
-
-    Uses the median call rather than the mean, which a few large matmuls and waits for a core dominate.
-    """
-    each = row["leaf_count"] / row["process_steps"]
-    short = row["call_p50_ns"] is not None and row["call_p50_ns"] < limit["median_call_ns"]
-    return bool(each > limit["ops_per_step"] and short)
 
 
 def _group_launch_stages_by_cause(measured: Measurements, rows: Sequence[Row]) -> list[list[tuple[Row, str]]]:
@@ -379,16 +383,95 @@ def _report_launch_gaps(
     )
 
 
+def _find_small_ops(measured: Measurements, table: Frame, thresholds: Thresholds) -> Iterator[Finding]:
+    """Find R44: steps of runs without a GPU in which short ops cost much, in rows of calls or in very large numbers."""
+    limit, counts = thresholds.of("small-ops"), measured.frame("host_counts")
+    runs = measured.frame("op_runs")
+    runs = runs.with_columns(canonical=name_stages(runs)) if len(runs) else runs
+    for row in table.filter(table.is_missing("canonical")).rows():
+        run, role = row["run"], row["role"]
+        owned = counts.filter(counts.equals("run", run) & counts.equals("role", role))
+        if not owned.is_missing("device_count").all():
+            continue
+        steps = count_steps_of_processes(measured, owned)
+        of_owner = runs.filter(runs.equals("run", run) & runs.equals("role", role)) if len(runs) else runs
+        loops = _sum_op_runs(of_owner) if len(of_owner) else of_owner
+        _, saved_ratio = steps.per_step(float(loops["lost_ns"].sum()) if len(loops) else 0.0)
+        if (saved_ratio or 0.0) >= limit["run_ratio"]:
+            yield _report_op_runs(row, loops, thresholds, steps, phrase_run(measured, run))
+        elif _has_many_short_calls(row, limit):
+            in_role = table.equals("run", run) & table.equals("role", role) & ~table.is_missing("canonical")
+            yield _report_many_ops(row, table.filter(in_role), thresholds, steps, phrase_run(measured, run))
+
+
+def _sum_op_runs(runs: Frame) -> Frame:
+    """Sum rows of calls by stage and op, those that cost most first: `lost_ns` is their time without the first calls."""
+    columns = ("run_count", "call_count", "op_ns", "span_ns")
+    sums = runs.group_by("canonical", "name").agg(**{name: sum_of(name) for name in columns})
+    lost_ns = sums["span_ns"] - sums["span_ns"] * sums["run_count"] // np.maximum(sums["call_count"], 1)
+    return sums.with_columns(lost_ns=lost_ns).sort("lost_ns", "name", descending=["lost_ns"])
+
+
+def _has_many_short_calls(row: Row, limit: Mapping[str, float]) -> bool:
+    """Check whether a step without a GPU runs very many ops, most of them in short calls.
+
+    Uses the median call rather than the mean, which a few large matmuls and waits for a core dominate.
+    """
+    each = row["leaf_count"] / row["process_steps"]
+    short = row["call_p50_ns"] is not None and row["call_p50_ns"] < limit["median_call_ns"]
+    return bool(each > limit["ops_per_step"] and short)
+
+
+SMALL_OPS_ADVICE = (
+    "make fewer calls: vectorize loops over scalars and small tensors, torch.compile, fused or foreach ops"
+)
+
+MOST_LOOPS = 8
+"""Most loops in the changes of a finding."""
+
+
+def _report_op_runs(row: Row, loops: Frame, thresholds: Thresholds, steps: ExistingSteps, run: str) -> Finding:
+    """Report R44 for calls of one op that follow one another."""
+    lost, ratio = steps.per_step(float(loops["lost_ns"].sum()))
+    largest = next(loops.rows())
+    calls, mean_ns = steps.mean(largest["call_count"]), largest["op_ns"] / largest["call_count"]
+    where = f", in {largest['canonical']}" if largest["canonical"] else ""
+    more = f"; {len(loops) - 1} more such loops" if len(loops) > 1 else ""
+    shown = loops.head(MOST_LOOPS)
+    return Finding(
+        "small-ops",
+        thresholds.severity(ratio),
+        f"a step makes {round(calls):,} calls of {largest['name']} one after the other, {format_quantity(mean_ns, 'ns')} each"
+        f"{where}{more}{run}",
+        SMALL_OPS_ADVICE,
+        (
+            Metric("calls", steps.mean(int(loops["call_count"].sum())), "count", "lower", label="calls per step"),
+            make_evidence_metric("mean_call_ns", round(mean_ns), "mean call", better="neither"),
+            make_evidence_metric("loop_ns", round(steps.mean(int(loops["span_ns"].sum()))), "in such loops, per step"),
+        ),
+        tuple(
+            Place(run=row["run"], role=row["role"], stage=stage) for stage in dict.fromkeys(shown.values("canonical"))
+        ),
+        round(lost),
+        ratio,
+        ("profiling makes short calls longer",),
+        changes=tuple(
+            write_change("fuse", "host", stage=loop["canonical"] or "", row=write_name_pattern([loop["name"]]))
+            for loop in shown.rows()
+        ),
+    )
+
+
 def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: ExistingSteps, run: str) -> Finding:
-    """Report R03 for a step of a run without a device."""
+    """Report R44 for a step of very many short ops."""
     per = row["process_steps"]
     short, ratio = steps.per_step(row["short_ns"])
     largest = staged.sort("leaf_count", descending=["leaf_count"]).values("canonical")
     return Finding(
-        "launch-bound",
+        "small-ops",
         thresholds.severity(ratio),
         f"a step runs {round(row['leaf_count'] / per):,} ops, half of its calls shorter than {format_quantity(row['call_p50_ns'], 'ns')}{run}",
-        "make fewer calls: vectorize loops over scalars and small tensors, torch.compile, fused or foreach ops",
+        SMALL_OPS_ADVICE,
         (
             Metric("ops", row["leaf_count"] / per, "count", "lower", label="ops per step"),
             make_evidence_metric("median_call_ns", row["call_p50_ns"], "median call", better="neither"),
@@ -397,22 +480,18 @@ def _report_many_ops(row: Row, staged: Frame, thresholds: Thresholds, steps: Exi
         (Place(run=row["run"], role=row["role"], stage=largest[0] if largest else None),),
         round(short),
         ratio,
-        (
-            "no GPU activity was recorded: ops are counted instead of kernels",
-            "profiling makes short calls longer",
-        ),
+        ("not predicted: calls of different ops follow one another", "profiling makes short calls longer"),
     )
 
 
 ANALYSIS = Analysis(
     id="host",
     title="How many ops and launches does the host run?",
-    bases={"launch-bound": "bound"},
     reads=("host_ops", "device_ranges"),
-    writes=(HOST_COUNTS, "metrics"),
+    writes=(HOST_COUNTS, OP_RUNS, "metrics"),
     metrics=("host_ops", "host_launches"),
     rests_on=("collectives", "gpu_time", "idle_blame", "idle_frames", "sync_stalls"),
-    rules=("launch-bound",),
+    rules=("launch-bound", "small-ops"),
     thresholds={
         "launch-bound": {
             # A stage is launch-bound if its median kernel, without graphs and Optimizer.step, is shorter than this
@@ -420,13 +499,19 @@ ANALYSIS = Analysis(
             "median_kernel_ns": 25_000,
             # and whose GPUs wait for launches for at least this share of it;
             "gap_ratio": 0.10,
-            # or a step with more kernels than this (without a GPU: more ops),
+            # or a step with more kernels than this,
             "ops_per_step": 5_000,
-            # if the kernels are shorter than this on average,
+            # if the kernels are shorter than this on average.
             "mean_kernel_ns": 5_000,
-            # without a GPU: if the median call of an op is shorter than this.
+        },
+        "small-ops": {
+            # Time that calls of one op, 100 or more in a row, take beyond the first, as a share of the step;
+            "run_ratio": 0.01,
+            # or more ops in a step than this,
+            "ops_per_step": 5_000,
+            # if the median call of an op is shorter than this.
             "median_call_ns": 5_000,
-        }
+        },
     },
     measure=measure,
     judge=judge,

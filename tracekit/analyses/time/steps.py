@@ -20,7 +20,7 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.longer_steps import LongerPause, find_longer_pause, list_time_counted_elsewhere, measure_device_walls
+from tracekit.job.longer_steps import LongerPause, find_longer_pause, measure_device_walls
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages, sum_planned_stage_time
@@ -337,7 +337,6 @@ def _find_step_variance(measured: Measurements, walls: Frame, thresholds: Thresh
                 (
                     Metric("max_over_median", float(wall.max()) / median, "", "lower", label="longest over median"),
                     Metric("variation", variation, "ratio", "lower", label="standard deviation over mean"),
-                    *list_time_counted_elsewhere(measured, long_steps, pause, len(wall)),
                 ),
                 (Place(source=None, step=longest),),
                 round(excess),

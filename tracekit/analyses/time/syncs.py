@@ -231,7 +231,6 @@ def _locate_sync_calls(rows: Frame) -> str | None:
 ANALYSIS = Analysis(
     id="syncs",
     title="Which calls make the host wait for the GPU?",
-    bases={"host-sync-stalls": "bound"},
     reads=("host_ops", "device_ops", "syncs", "python_calls"),
     writes=(SYNC_STALLS,),
     rests_on=("gpu_time",),

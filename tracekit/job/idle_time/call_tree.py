@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracekit.job.frames import make_label_headings
+from tracekit.job.frames import make_label_headings, name_stages
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
     NO_STEPS,
@@ -89,9 +89,9 @@ def _blame_time_outside_stages(measured: Measurements) -> IdleBlame:
     return _blame_rows(measured, concat([steps, in_stages.with_columns(idle_ns=-in_stages["idle_ns"])]))
 
 
-def _blame_rows(measured: Measurements, rows: Frame) -> IdleBlame:
-    """Find the place in the merged tree of each row of `idle_blame`."""
-    frames = measured.frame("idle_frames")
+def _blame_rows(measured: Measurements, rows: Frame, table: str = "idle_frames") -> IdleBlame:
+    """Find the place in the merged tree of each row, which names a place of `table`."""
+    frames = measured.frame(table)
     tree, place = _merge_idle_frames(frames)
     keys = ("run", "source", "pid", "node")
     places = frames.select(*keys).with_columns(place=place)
@@ -150,6 +150,21 @@ def find_culprit_of_owner(
     """
     blamed = measured.derived(_blame_time_outside_stages) if is_outside else blame_idle_time(measured)
     return _find_culprit(blamed, find_rows_of_owners(blamed.rows, [owner]), holders)
+
+
+def find_culprit_of_pauses(measured: Measurements, owner: Owner, stage: str | None) -> IdleCulprit | None:
+    """Find the place with most of the pauses of hosts without a device, in one stage, or in the steps outside stages."""
+    rows = list_undamaged_rows(measured, "pause_blame")
+    rows = rows.with_columns(canonical=name_stages(rows))
+    rows = rows.filter(find_rows_of_owners(rows, [owner]))
+    chosen = rows.filter(rows.equals("window", "stage") & rows.equals("canonical", stage))
+    if stage is None:
+        staged = rows.filter(rows.equals("window", "stage") & ~rows.is_missing("canonical"))
+        steps = rows.filter(rows.equals("window", "step"))
+        chosen = concat([steps, staged.with_columns(idle_ns=-staged["idle_ns"])])
+    blamed = _blame_rows(measured, chosen, "pause_frames")
+    everything = np.ones(len(chosen), np.bool_)
+    return _find_culprit(blamed, everything, HOLDERS, _list_recorded_stages(blamed, everything))
 
 
 def _find_blame_rows_of_window(measured: Measurements, window: StageWindow) -> Bools:
@@ -327,16 +342,22 @@ class IdleBranch(NamedTuple):
     own_ns: int
 
 
-def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> Iterator[IdleBranch]:
-    """List the places with at least this share of the time, parents before children, the largest first.
-
-    A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
-    """
+def _list_large_places(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> tuple[Ints, float, dict[int, list[int]]]:
+    """List the places with at least this share of the time: (time of each subtree, the least time, places by parent)."""
     sums = sum_idle_subtrees(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
         below.setdefault(int(tree.parent[place]), []).append(place)
+    return sums, limit, below
+
+
+def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> Iterator[IdleBranch]:
+    """List the places with at least this share of the time, parents before children, the largest first.
+
+    A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
+    """
+    sums, limit, below = _list_large_places(tree, own_ns, least_ratio)
 
     def smallest_first(place: int) -> tuple[int, list[int]]:
         """Make a sort key by time, then by name in reverse: the stack pops the largest first."""
@@ -355,11 +376,7 @@ def list_idle_branches(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> I
 
 def layout_idle_icicle(tree: JobIdleTree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
     """Lay out an icicle chart: (depth, place, start, end) of every place with at least this share of the time."""
-    sums = sum_idle_subtrees(tree, own_ns)
-    limit = max(least_ratio * int(own_ns.sum()), 1)
-    below: dict[int, list[int]] = {}
-    for place in np.flatnonzero(sums >= limit).tolist():
-        below.setdefault(int(tree.parent[place]), []).append(place)
+    sums, _, below = _list_large_places(tree, own_ns, least_ratio)
 
     def largest_first(place: int) -> tuple[int, str]:
         """Make a sort key by descending time, then by name."""

@@ -274,6 +274,12 @@ def _list_distinct_gpu_steps(measured: Measurements) -> Frame:
     return measured.derived(_list_gpu_steps_by_source).distinct(*_PROCESS_STEP, "device")
 
 
+def count_steps_by_process(measured: Measurements) -> Frame:
+    """Count the recorded steps of each process across files: its keys, the origin, `steps`, and the sum of their walls."""
+    steps = measured.derived(_list_distinct_process_steps)
+    return steps.group_by(*PROCESS, "origin").agg(steps=count_rows(), wall_ns=sum_of("wall_ns"))
+
+
 def _list_distinct_process_steps(measured: Measurements) -> Frame:
     """List the steps of each process with their walls, once across files."""
     return _list_process_steps_by_source(measured).distinct(*_PROCESS_STEP)

@@ -425,11 +425,7 @@ def _make_straggler_finding(
         f"{_phrase_awaited_ranks(measured, late)} the others waiting: {format_quantity(cost_ns, 'ns')}{each}"
         f"{_phrase_late_steps(late)}{mostly}{why}{phrase_run(measured, rank_group.run)}",
         cause.advice,
-        (
-            *_list_vote_metrics(late.late_set),
-            *cause.evidence,
-            _estimate_step_without_late_ranks(late, cost_ns, step_ns),
-        ),
+        (*_list_vote_metrics(late.late_set), *cause.evidence),
         tuple(places),
         round(cost_ns),
         share,
@@ -457,13 +453,6 @@ def _list_vote_metrics(late_set: LateSet) -> tuple[Metric, ...]:
         make_evidence_metric("chance_ratio", late_set.chance, "as often by chance", better="neither"),
         make_evidence_metric("late_ns", late_ns, "later than the others, per step"),
     )
-
-
-def _estimate_step_without_late_ranks(late: LateRanks, cost_ns: float, step_ns: float | None) -> Metric:
-    """Estimate the length of a step without the late ranks."""
-    them = "it" if len(late.ranks) == 1 or late.pause_ns else "them"
-    step_without = None if not step_ns else round(step_ns - cost_ns)
-    return Metric("without_ns", step_without, "ns", label=f"step without {them}")
 
 
 def _phrase_late_steps(late: LateRanks) -> str:

@@ -515,8 +515,5 @@ KINDS: Mapping[str, RecordingKind] = {
 }
 """All kinds by code; if the processes of a file differ, the first of them in this order is the file's kind."""
 
-UNSEEN_DEVICE = frozenset({"launches-only", "unread-accelerator"})
-"""Kinds whose device rows were not recorded or are not read: host idle time is then not lost time."""
-
 NORMAL = frozenset(code for code, kind in KINDS.items() if kind.severity is None)
 """Kinds that need no sentence."""

@@ -229,5 +229,5 @@ def _measure_share(finding: Finding, findings: Sequence[Finding]) -> float:
     """Measure the share of the step that orders a finding."""
     if finding.saving is not None:
         return finding.saving.ratio
-    left = (finding.cost_ratio or 0.0) * finding.confidence
+    left = finding.cost_ratio or 0.0
     return left - _measure_explained_share(finding, findings) if finding.rule in SYMPTOM_RULES else left

@@ -73,7 +73,6 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
         cost_ns=sum(part.cost_ns or 0 for part in counted),
         cost_ratio=ratio,
         caveats=_drop_repeated_items(caveat for part in counted for caveat in part.caveats),
-        confidence=min(part.confidence for part in counted),
         parts=tuple(parts),
         changes=_drop_repeated_items(change for part in counted for change in part.changes),
     )

@@ -41,6 +41,7 @@ from tracekit.model.text.labels import choose_plural, format_numbered_word, join
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
+from tracekit.pipeline.summary.host_shares import measure_host_shares
 
 T = TypeVar("T")
 
@@ -215,6 +216,7 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
     return (
         *step,
         *_label_partial_metrics(measured, _measure_gpu_shares),
+        *_label_partial_metrics(measured, measure_host_shares),
         *_label_partial_metrics(measured, _measure_outside_stages),
     )
 

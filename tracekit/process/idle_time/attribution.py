@@ -32,6 +32,7 @@ from tracekit.model.tables.slots import HOLDERS, OTHER
 from tracekit.model.trace import Trace
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.segments import ThreadSegments
+from tracekit.process.host.phases import find_step_thread
 from tracekit.process.host.tree import HOLDER, HostThreadRows, build_host_tree, shorten_texts
 from tracekit.process.idle_time.causes import DeviceIdle
 from tracekit.process.idle_time.tables import list_idle_windows
@@ -140,11 +141,15 @@ def _find_launching_threads(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]
     """Find, per gap, the thread that launched the next op with a known launch, and the deadline of that launch.
 
     The deadline is when the launching call returned, or the end of the gap if no launch precedes it. If no
-    work follows, take the thread of the last op; -1 if no launch is known at all.
+    work follows, take the thread of the last op; -1 if no launch is known at all. Without a device, take the thread
+    that names the steps.
     """
+    gaps, after = idle.gaps, idle.after
+    if not len(idle.rows):
+        of_steps = trace.derived(find_step_thread)
+        return np.full(len(after), -1 if of_steps is None else of_steps, np.int64), gaps.end
     links: Launches = trace.derived(find_launches)
     rows = idle.rows[links.linked[idle.rows]]
-    gaps, after = idle.gaps, idle.after
     if not len(rows):
         return np.full(len(after), -1, np.int64), gaps.end
     start = trace.numbers("device_ops", "ts_ns")[rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracekit.process.collectives.compute_between_collectives import LATE_END
 from tracekit.replay.edges import HAND_OVER, EdgeList, Ints
 from tracekit.replay.process_parts.device_ops import MICRO
 from tracekit.replay.process_parts.host_threads import HostThreads
@@ -12,6 +13,8 @@ SILENT_NS = 20 * MICRO
 """Shorter silences are not looked into."""
 PROMPT_NS, FIRST_NS, LEFT_SHARE = 50 * MICRO, 500 * MICRO, 0.3
 """A hand-over takes at most `PROMPT_NS`, `FIRST_NS` to the first row of a thread, or `LEFT_SHARE` of the silence that it ends."""
+LONG_NS = 1_000 * MICRO
+"""Shorter silences do not end before a row that ends later."""
 LOOK_BACK = 64
 """Silences before the end of one that are tried."""
 
@@ -41,9 +44,34 @@ def add_hand_overs(threads: HostThreads, edges: EdgeList) -> int:
     prompt = lag <= PROMPT_NS
     prompt |= np.where(opens[asked], lag < FIRST_NS, lag < LEFT_SHARE * silence)
     asked, giver, lag = asked[prompt], giver[prompt], lag[prompt]
+    late, late_giver = _find_late_falls(threads, falls, np.setdiff1d(ends, asked))
+    asked, giver = np.concatenate((asked, late)), np.concatenate((giver, late_giver))
+    lag = np.concatenate((lag, threads.time[late] - threads.time[late_giver]))
     edges.add(giver, asked, lag, HAND_OVER, -1, inferred=True)
     threads.spent_ns[asked] = 0
     return len(asked)
+
+
+def _find_late_falls(threads: HostThreads, falls: Ints, asked: Ints) -> tuple[Ints, Ints]:
+    """Find silences that end shortly before a row as long as they: (their ends, the ends of the rows).
+
+    A thread may record the end of its row only after the thread that waited for it continues.
+    """
+    silence, time = threads.spent_ns[asked], threads.time
+    asked, silence = asked[silence >= LONG_NS], silence[silence >= LONG_NS]
+    slack, giver = (LATE_END * silence).astype(np.int64), np.full(len(asked), -1, np.int64)
+    is_long = (falls > 0) & (threads.thread[falls - 1] == threads.thread[falls])
+    falls = falls[is_long & (time[falls] - time[falls - 1] >= LONG_NS // 2)]
+    place = np.searchsorted(time[falls], time[asked], side="right")
+    for ahead in range(min(LOOK_BACK, len(falls))):
+        at = falls[np.minimum(place + ahead, len(falls) - 1)]
+        near = (giver < 0) & (place + ahead < len(falls)) & (time[at] - time[asked] <= slack)
+        if not near.any():
+            break
+        found = near & (threads.thread[at] != threads.thread[asked])
+        found &= time[at - 1] <= time[asked] - silence + slack
+        giver[found] = at[found]
+    return asked[giver >= 0], giver[giver >= 0]
 
 
 def _find_last_fall(threads: HostThreads, falls: Ints, asked: Ints, since: Ints) -> Ints:

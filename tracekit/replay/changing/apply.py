@@ -9,10 +9,30 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
+from tracekit.replay.changing.equalising import equalise_work
+from tracekit.replay.changing.host_selection import find_repeated_calls, select_host_edges
+from tracekit.replay.changing.overlapping import (
+    HAND_OVER_NS,
+    Passes,
+    list_early_reductions,
+    list_gather_passes,
+    list_reduction_passes,
+    start_earlier,
+    wait_later,
+)
+from tracekit.replay.changing.selection import (
+    MICRO,
+    JobIndex,
+    mark_windows,
+    select_host_transfers,
+    select_ops,
+)
 from tracekit.replay.edges import (
     ARRIVAL,
     COPY,
+    DEVICE_KINDS,
     HAND_OVER,
+    HOST_KINDS,
     KERNEL,
     LAUNCH,
     OVERLAP,
@@ -23,26 +43,9 @@ from tracekit.replay.edges import (
     TRANSFER,
     Ints,
     Mask,
-)
-from tracekit.replay.equalising import equalise_work
-from tracekit.replay.overlapping import (
-    HAND_OVER_NS,
-    Passes,
-    list_early_reductions,
-    list_gather_passes,
-    list_reduction_passes,
-    start_earlier,
-    wait_later,
+    Weights,
 )
 from tracekit.replay.paths import NEVER
-from tracekit.replay.selection import (
-    MICRO,
-    JobIndex,
-    mark_windows,
-    select_host_edges,
-    select_host_transfers,
-    select_ops,
-)
 
 ASYNC_CALL_NS = 4 * MICRO
 """Host time of an asynchronous copy."""
@@ -55,50 +58,40 @@ _LOADER = r"enumerate\(DataLoader\)"
 _HOST_COLLECTIVE = "^(?:gloo|mpi|ucc):"
 """Rows in which a host thread carries out a collective."""
 
+LENGTHS = (KERNEL, COPY, TRANSFER)
+"""Edges that are the length of an op."""
+
 MOST_NS = 10**15
 """Longest time that a change may make of an edge: sums of such times are numbers of 64 bits."""
 
 
-@dataclass(slots=True)
-class Weights:
-    """Weights under change: of the edges of the graph, and `added` edges (source, target, weight)."""
-
-    weight: Ints
-    added: list[tuple[Ints, Ints, Ints]]
-
-    def copy(self) -> Weights:
-        """Copy the state, so that a change can be tried."""
-        return Weights(self.weight.copy(), list(self.added))
-
-
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Work that a change touched: ops, calls that waited, and host time. `edges` marks the altered edges."""
+    """Work that a change touched: ops, calls that waited, and host time."""
 
     ops: int
     waits: int
     host_ns: int
-    edges: Mask
 
 
-def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> Touched:
+def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Carry out a change. Raises `ChangeError` if it selects nothing, or touches what it does not name."""
-    before, added = weights.weight.copy(), len(weights.added)
+    mark = weights.mark()
     _VERBS[change.do](index, weights, change)
-    altered = before != weights.weight
-    if not altered.any() and len(weights.added) == added:
+    if len(weights.added) == mark[1] and not weights.is_altered(mark):
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
-    edges = index.job.edges
-    host = np.zeros(len(altered), np.bool_)
-    host[index.host_edges] = True
-    gone = np.minimum(np.maximum(before - weights.weight, 0), np.maximum(before, 0))
-    ops = np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & altered
-    owners = edges.owner[ops]
+
+
+def count_touched(index: JobIndex, weights: Weights, mark: tuple[int, int]) -> Touched:
+    """Count the work that changes since a mark touched."""
+    rows, before = weights.list_altered(mark)
+    kind, owners = index.job.edges.kind[rows], index.job.edges.owner[rows]
+    gone = np.minimum(np.maximum(before - weights.weight[rows], 0), np.maximum(before, 0))
+    owners = owners[np.isin(kind, LENGTHS)]
     return Touched(
         len(np.unique(owners[owners >= 0])) + int((owners < 0).sum()),
-        int((altered & (edges.kind == SYNC_RETURN)).sum()),
-        int(gone[altered & host].sum()),
-        altered,
+        int((kind == SYNC_RETURN).sum()),
+        int(gone[np.isin(kind, HOST_KINDS)].sum()),
     )
 
 
@@ -122,7 +115,7 @@ def _scale(index: JobIndex, weights: Weights, change: RunChange) -> None:
         new = _multiply(old, change.factor or 0)
     else:
         new = np.minimum(old, int((change.to_us or 0) * MICRO))
-    weights.weight[rows] = np.where(old > NEVER, new, old)
+    weights.put(rows, np.where(old > NEVER, new, old))
 
 
 def _multiply(weight: Ints, factor: float) -> Ints:
@@ -140,25 +133,28 @@ def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
 
 def _find_lengths(index: JobIndex, ops: Ints) -> Ints:
     """Find the edges that are the length of the ops."""
-    edges = index.job.edges
     chosen = np.zeros(int(index.job.first_op[-1]) + 1, np.bool_)
     chosen[ops] = True
-    return np.flatnonzero(np.isin(edges.kind, (KERNEL, COPY, TRANSFER)) & chosen[index.edge_op])
+    return _list_owned(index, chosen, *LENGTHS)
+
+
+def _list_owned(index: JobIndex, chosen: Mask, *kinds: int) -> Ints:
+    """List the edges that chosen ops own, by kind; the last element of `chosen` is for no op."""
+    rows = index.list_edges(*kinds)
+    return rows[chosen[index.job.edges.owner[rows]]]
 
 
 def _unwait(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Drop the waits of the selected calls, which then cost nothing."""
-    edges = index.job.edges
-    rows = np.flatnonzero(edges.kind == SYNC_RETURN)
-    rows = rows[_mark_calls(index, change, rows)]
-    weights.weight[rows] = NEVER
+    rows = index.list_edges(SYNC_RETURN)
+    weights.put(rows[_mark_calls(index, change, rows)], NEVER)
 
 
 def _mark_calls(index: JobIndex, change: RunChange, rows: Ints) -> Mask:
     """Mark the returns of calls that a change selects."""
     edges, where = index.job.edges, change.where
     path, at = edges.owner[rows], index.job.time[edges.target[rows]] - 1
-    chosen = mark_windows(index, where, index.edge_process[rows], at)
+    chosen = mark_windows(index, where, index.find_edge_processes(rows), at)
     if where.by:
         chosen &= index.match_within(where.by)[path]
     if where.row:
@@ -172,11 +168,13 @@ def _unblock(index: JobIndex, weights: Weights, change: RunChange) -> None:
     _refuse_several_directions(index, ops, change)
     chosen = np.zeros(len(index.job.time) + 2, np.bool_)
     chosen[index.op_start[ops] + 1] = True
-    rows = np.flatnonzero((edges.kind == SYNC_RETURN) & chosen[edges.source])
-    weights.weight[rows] = NEVER
+    rows = index.list_edges(SYNC_RETURN)
+    rows = rows[chosen[edges.source[rows]]]
+    weights.put(rows, NEVER)
     ends = np.concatenate((edges.target[rows], index.find_call_ends(ops)))
-    host = index.host_edges[np.isin(edges.target[index.host_edges], ends)]
-    weights.weight[host] = np.minimum(weights.weight[host], ASYNC_CALL_NS)
+    host = index.list_edges(*HOST_KINDS)
+    host = host[np.isin(edges.target[host], ends)]
+    weights.put(host, np.minimum(weights.weight[host], ASYNC_CALL_NS))
 
 
 def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) -> None:
@@ -201,7 +199,7 @@ def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Remove ops, or a range with its host time, its waits and all ops that it launched."""
     if change.on == "range":
         rows = select_host_edges(index, change.where)
-        weights.weight[rows] = np.where(weights.weight[rows] > NEVER, 0, weights.weight[rows])
+        weights.put(rows, np.where(weights.weight[rows] > NEVER, 0, weights.weight[rows]))
         _unwait(index, weights, change)
         ops = select_ops(index, change.where, "all")
         if not len(rows) and not len(ops):
@@ -225,48 +223,45 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     A collective's wait for its input goes with it, and so do the waits for it. The last wait of a step for a removed
     collective passes to the collective kept before it on its stream.
     """
-    job, edges, weight = index.job, index.job.edges, weights.weight
-    total = int(job.first_op[-1])
-    gone = np.zeros(total + 1, np.bool_)
+    job, edges = index.job, index.job.edges
+    gone = np.zeros(int(job.first_op[-1]) + 1, np.bool_)
     gone[ops] = True
-    owned = gone[index.edge_op]
     has_own_length = np.zeros(len(job.time) + 1, np.bool_)
-    has_own_length[edges.target[edges.kind == OWN_LENGTH]] = True
-    of_device = np.isin(edges.kind, (KERNEL, COPY))
-    weight[owned & of_device] = 0
-    transfer = owned & (edges.kind == TRANSFER)
-    weight[transfer] = np.where(has_own_length[edges.target[transfer]], NEVER, 0)
+    has_own_length[edges.target[index.list_edges(OWN_LENGTH)]] = True
+    transfers = _list_owned(index, gone, TRANSFER)
     previous = _find_previous(index)
-    follows = np.append(previous >= 0, False)
-    weight[owned & (edges.kind == LAUNCH) & follows[index.edge_op]] = NEVER
-    weight[owned & np.isin(edges.kind, (STREAM_GAP, OVERLAP))] = 0
-    is_collective = np.append(index.is_collective, False)
-    weight[owned & (edges.kind == STREAM_WAIT) & is_collective[index.edge_op] & follows[index.edge_op]] = NEVER
-    weight[owned & (edges.kind == ARRIVAL)] = NEVER
+    followers = gone & np.append(previous >= 0, False)
+    weights.put(_list_owned(index, gone, KERNEL, COPY, STREAM_GAP, OVERLAP), 0)
+    weights.put(transfers, np.where(has_own_length[edges.target[transfers]], NEVER, 0))
+    weights.put(_list_owned(index, followers, LAUNCH), NEVER)
+    weights.put(_list_owned(index, followers & np.append(index.is_collective, False), STREAM_WAIT), NEVER)
+    weights.put(_list_owned(index, gone, ARRIVAL), NEVER)
     _pass_waits_on(index, weights, gone, previous)
 
 
 def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange, transfers: Ints) -> None:
     """Remove collectives of host threads: their rows, the waits for them, and with `host` the rows that issue them."""
-    edges, weight = index.job.edges, weights.weight
-    run = _number_runs(index, index.host_edges[index.match_within(_HOST_COLLECTIVE)[edges.owner[index.host_edges]]])
+    edges, host = index.job.edges, index.list_edges(*HOST_KINDS)
+    arrivals, hand_overs = index.list_edges(ARRIVAL), index.list_edges(HAND_OVER)
+    run = _number_runs(index, host[index.match_within(_HOST_COLLECTIVE)[edges.owner[host]]])
     gone = np.zeros(int(run.max(initial=0)) + 1, np.bool_)
     gone[run[edges.target[transfers]]] = True
     gone[0] = False
-    rows = index.host_edges[gone[run[edges.target[index.host_edges]]]]
-    weight[rows] = 0
-    weight[transfers] = NEVER
+    rows = host[gone[run[edges.target[host]]]]
+    weights.put(rows, 0)
+    weights.put(transfers, NEVER)
     is_begin, is_end = np.zeros(len(run), np.bool_), np.zeros(len(run), np.bool_)
     is_begin[edges.source[rows]] = is_end[edges.target[rows]] = True
     is_begin, is_end = is_begin & ~is_end, is_end & ~is_begin
-    weight[(edges.kind == ARRIVAL) & gone[run[np.minimum(edges.source + 1, len(run) - 1)]] & (edges.owner < 0)] = NEVER
-    issues = np.flatnonzero((edges.kind == HAND_OVER) & is_begin[edges.target])
-    weight[(edges.kind == HAND_OVER) & (is_begin[edges.target] | is_end[edges.source])] = NEVER
+    of_gone = gone[run[np.minimum(edges.source[arrivals] + 1, len(run) - 1)]]
+    weights.put(arrivals[of_gone & (edges.owner[arrivals] < 0)], NEVER)
+    issues = hand_overs[is_begin[edges.target[hand_overs]]]
+    weights.put(np.concatenate((issues, hand_overs[is_end[edges.source[hand_overs]]])), NEVER)
     if change.host:
-        calls = index.host_edges[index.match_within(change.host)[edges.owner[index.host_edges]]]
+        calls = host[index.match_within(change.host)[edges.owner[host]]]
         run = _number_runs(index, calls)
         runs = np.unique(run[edges.source[issues] + 1])
-        weight[calls[np.isin(run[edges.target[calls]], runs[runs > 0])]] = 0
+        weights.put(calls[np.isin(run[edges.target[calls]], runs[runs > 0])], 0)
 
 
 def _number_runs(index: JobIndex, rows: Ints) -> Ints:
@@ -288,12 +283,13 @@ def _find_previous(index: JobIndex) -> Ints:
 
 def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints) -> None:
     """Drop the waits for removed collectives; the last of each step waits for the collective kept before instead."""
-    job, edges, weight = index.job, index.job.edges, weights.weight
-    waits = np.flatnonzero((edges.kind == STREAM_WAIT) & (weight > NEVER))
+    job, edges = index.job, index.job.edges
+    waits = index.list_edges(STREAM_WAIT)
+    waits = waits[weights.weight[waits] > NEVER]
     source = index.find_ops_ending_at(edges.source[waits])
     lost = gone[source] & (source >= 0) & np.append(index.is_collective, False)[source]
     waits, source = waits[lost], source[lost]
-    weight[waits] = NEVER
+    weights.put(waits, NEVER)
     if not len(waits):
         return
     waiting = edges.owner[waits].astype(np.int64)
@@ -313,7 +309,8 @@ def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints
 def _drop_host_rows(index: JobIndex, weights: Weights, change: RunChange, ops: Ints, within: Mask) -> None:
     """Remove the host time of the rows, of these paths, that launched nothing but these ops."""
     edges = index.job.edges
-    rows = index.host_edges[within[edges.owner[index.host_edges]]]
+    rows = index.list_edges(*HOST_KINDS)
+    rows = rows[within[edges.owner[rows]]]
     if not len(rows):
         raise ChangeError("host: no row in this run has such a name", index.suggest_names(change.host or ""))
     # Segments of one row follow one another: number their runs, and remove those in which an op was launched.
@@ -323,22 +320,22 @@ def _drop_host_rows(index: JobIndex, weights: Weights, change: RunChange, ops: I
     runs = np.unique(run[index.find_call_ends(ops)])
     kept = np.unique(run[index.find_call_ends(np.flatnonzero(~gone))])
     runs = np.setdiff1d(runs[runs > 0], kept)
-    weights.weight[rows[np.isin(run[edges.target[rows]], runs)]] = 0
-    waits = np.flatnonzero(edges.kind == SYNC_RETURN)
-    weights.weight[waits[np.isin(run[edges.target[waits]], runs)]] = NEVER
+    weights.put(rows[np.isin(run[edges.target[rows]], runs)], 0)
+    waits = index.list_edges(SYNC_RETURN)
+    weights.put(waits[np.isin(run[edges.target[waits]], runs)], NEVER)
 
 
 def _overlap(
     weights: Weights,
     change: RunChange,
-    move_waits: Callable[[JobIndex, Ints, Passes], tuple[Ints, Ints, Ints]],
+    move_waits: Callable[[JobIndex, Weights, Passes], tuple[Ints, Ints, Ints]],
     index: JobIndex,
     passes: Passes,
 ) -> None:
     """Move the waits of collectives. Raises `ChangeError` if there are none to move."""
-    before = weights.weight.copy()
-    added = move_waits(index, weights.weight, passes)
-    if np.array_equal(before, weights.weight):
+    mark = weights.mark()
+    added = move_waits(index, weights, passes)
+    if not weights.is_altered(mark):
         raise ChangeError(
             f"the collectives of {change.describe()} already overlap with compute",
             "faster links or fewer bytes: scale collective factor=0.5",
@@ -358,8 +355,8 @@ def _hide(index: JobIndex, weights: Weights, change: RunChange) -> None:
     hidden = np.zeros(len(index.job.time) + 2, np.bool_)
     hidden[index.op_start[ops] + 1] = True
     is_collective = np.append(index.is_collective, False)
-    consumers = (edges.kind == STREAM_WAIT) & hidden[edges.source] & ~is_collective[index.edge_op]
-    weights.weight[consumers] = NEVER
+    waits = index.list_edges(STREAM_WAIT)
+    weights.put(waits[hidden[edges.source[waits]] & ~is_collective[edges.owner[waits]]], NEVER)
     within = index.match_within(change.until)
     waiting = np.flatnonzero(within[index.op_path] & ~index.is_collective[:total])
     if not len(waiting):
@@ -392,23 +389,36 @@ def _accumulate(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _fuse(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Run selected ops that follow one another on a stream as one op: one launch, and no gaps between them."""
-    ops, edges = _pick_ops(index, change), index.job.edges
+    if change.on == "host":
+        _fuse_calls(index, weights, change)
+        return
+    ops = _pick_ops(index, change)
     chosen = np.zeros(len(index.op_start) + 1, np.bool_)
     chosen[ops] = True
     follows = np.append(chosen[:-1] & chosen[_find_previous(index)], False)
-    owned = follows[index.edge_op] & (weights.weight > NEVER)
-    if not owned.any():
+    owned = _list_owned(index, follows, *DEVICE_KINDS)
+    if not (weights.weight[owned] > NEVER).any():
         raise ChangeError(f"no two ops of {change.describe()} follow one another on a stream", index.suggest(change))
-    weights.weight[owned & (edges.kind == STREAM_GAP)] = 0
-    weights.weight[owned & (edges.kind == LAUNCH)] = NEVER
+    gaps = _list_owned(index, follows, STREAM_GAP)
+    weights.put(gaps[weights.weight[gaps] > NEVER], 0)
+    weights.put(_list_owned(index, follows, LAUNCH), NEVER)
     if change.factor is not None:
         rows = _find_lengths(index, ops)
-        weights.weight[rows] = _multiply(weights.weight[rows], change.factor)
+        weights.put(rows, _multiply(weights.weight[rows], change.factor))
+
+
+def _fuse_calls(index: JobIndex, weights: Weights, change: RunChange) -> None:
+    """Run calls that follow one another on a thread as the first one: the others take `factor` of their time, gaps none."""
+    calls, gaps = find_repeated_calls(index, change.where)
+    if not len(calls):
+        raise ChangeError(f"no two calls of {change.describe()} follow one another", index.suggest(change))
+    weights.put(calls, _multiply(weights.weight[calls], change.factor or 0.0))
+    weights.put(gaps, np.minimum(weights.weight[gaps], 0))
 
 
 def _equalise(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Let each op, or each stretch of host time, last as long as that of the median rank or step at the same place."""
-    equalise_work(index, weights.weight, change)
+    equalise_work(index, weights, change)
 
 
 def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
@@ -426,13 +436,12 @@ def _prefetch(index: JobIndex, weights: Weights, change: RunChange) -> None:
     rows = select_host_edges(index, where)
     if not len(rows):
         raise ChangeError(f"no range in this run matches {where.range!r}", index.suggest(change))
-    edges = job.edges
     inside = np.zeros(len(job.time) + 1, np.bool_)
-    inside[edges.target[rows]] = True
+    inside[job.edges.target[rows]] = True
     begins = np.flatnonzero(inside[:-1] & ~np.append(False, inside[:-2]))
     ends = np.flatnonzero(inside[:-1] & ~inside[1:])
     work = job.time[ends] - job.time[begins - 1]
-    weights.weight[rows] = 0
+    weights.put(rows, 0)
     of_end = job.process_of(ends.astype(np.int32))
     same = of_end[1:] == of_end[:-1]
     ready = (work[1:] / (change.workers or 1)).astype(np.int64)
@@ -446,7 +455,7 @@ def _graph(index: JobIndex, weights: Weights, change: RunChange) -> None:
     holder = np.append(index.holder, -1)[owner]
     launches = (holder >= 0) & (holder != HOLDER["range"]) & ~index.match_within(_LOADER)[owner]
     rows = rows[launches & (weights.weight[rows] <= LONGEST_LAUNCH_NS)]
-    weights.weight[rows] = _multiply(weights.weight[rows], change.factor or 0)
+    weights.put(rows, _multiply(weights.weight[rows], change.factor or 0))
 
 
 _VERBS: Mapping[str, Callable[[JobIndex, Weights, RunChange], None]] = {

@@ -20,11 +20,7 @@ from tracekit.process.name_filters import look_up_names
 from tracekit.process.steps.engine_batches import parse_engine_batch
 from tracekit.replay.changes import RunChange, Selection
 from tracekit.replay.edges import (
-    DEVICE_KINDS,
-    HOST_KINDS,
-    SYNC_RETURN,
     TRANSFER,
-    Edges,
     Ints,
     Mask,
     Numbers,
@@ -32,7 +28,6 @@ from tracekit.replay.edges import (
 )
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
-from tracekit.replay.process_parts.host_threads import NAMES_OF_WORK
 
 MICRO = 1_000
 
@@ -44,13 +39,6 @@ class JobIndex:
 
     def __init__(self, job: JobGraph) -> None:
         self.job = job
-        edges = job.edges
-        self.edge_process = job.process_of(edges.target)
-        is_arrival = self.edge_process == len(job.processes)
-        self.edge_process[is_arrival] = job.process_of(edges.source[is_arrival])
-        self.edge_op = np.where(np.isin(edges.kind, DEVICE_KINDS), edges.owner, -1)
-        self.host_edges = np.flatnonzero(np.isin(edges.kind, HOST_KINDS))
-        self.returns = np.flatnonzero(edges.kind == SYNC_RETURN)
         self.parent = _concatenate(
             job, lambda number: _shift(job.processes[number].paths.parent, job.first_path[number])
         )
@@ -86,6 +74,18 @@ class JobIndex:
             self._recalled[key] = make()
         recalled: T = self._recalled[key]
         return recalled
+
+    def list_edges(self, *kinds: int) -> Ints:
+        """List the edges of one or several kinds."""
+        return self.recall(kinds, lambda: np.flatnonzero(np.isin(self.job.edges.kind, kinds)))
+
+    def find_edge_processes(self, rows: Ints) -> Ints:
+        """Find the process of each edge; that of its source for an arrival."""
+        edges, process_of = self.job.edges, self.job.process_of
+        process = process_of(edges.target[rows])
+        is_arrival = process == len(self.job.processes)
+        process[is_arrival] = process_of(edges.source[rows[is_arrival]])
+        return process
 
     def match_paths(self, pattern: str) -> Mask:
         """Mark the paths that end in a row of a matching name; the last element is for no path."""
@@ -146,7 +146,14 @@ class JobIndex:
     def suggest(self, change: RunChange) -> str:
         """Name what a pattern of the change may have meant, for each pattern that no name matches."""
         where, hints = change.where, self._suggest_numbers(change.where)
-        for field, is_op in (("range", False), ("by", False), ("row", False), ("before", False), ("op", True)):
+        for field, is_op in (
+            ("range", False),
+            ("by", False),
+            ("row", False),
+            ("before", False),
+            ("after", False),
+            ("op", True),
+        ):
             pattern = getattr(where, field)
             if pattern and not (self.match_ops(pattern) if is_op else self.match_paths(pattern)).any():
                 hints.append(f"{field}: {self.suggest_names(pattern, is_op=is_op)}")
@@ -323,10 +330,6 @@ def _look_up_groups(job: JobGraph) -> npt.NDArray[np.object_]:
     return group
 
 
-_SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "gc", "off_cpu", "sample")]
-_SHOWS_WORK = f"^(?:{'|'.join(map(re.escape, NAMES_OF_WORK))})"
-
-
 def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
     """Look up the bytes of each op's message; infinite for none, and where it was not recorded."""
     size = np.full(int(job.first_op[-1]), np.inf)
@@ -339,48 +342,7 @@ def _look_up_message_sizes(job: JobGraph) -> npt.NDArray[np.float64]:
     return size
 
 
-def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
-    """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
-    return index.recall((select_host_edges, where, returns), lambda: _list_host_edges(index, where, returns=returns))
-
-
-def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
-    job = index.job
-    edges, rows = job.edges, index.host_edges
-    if returns:
-        rows = np.concatenate((rows, index.returns))
-    path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
-    chosen = mark_windows(index, where, index.edge_process[rows], time)
-    if where.row:
-        chosen &= index.match_paths(where.row)[path]
-    if where.by:
-        chosen &= index.match_within(where.by)[path]
-    if where.silent:
-        chosen &= (path < 0) | np.isin(np.append(index.holder, -1)[path], _SHOWS_NO_WORK)
-        chosen &= ~index.match_within(_SHOWS_WORK)[path]
-    if where.at_least_us:
-        chosen &= _measure_stretches(edges, rows, chosen) >= where.at_least_us * MICRO
-    if where.before:
-        begins = _find_path_begins(index, where.before)
-        chosen &= begins[edges.target[rows]]
-    return rows[chosen]
-
-
-def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
-    """Measure the stretch of consecutive chosen edges of a thread that each edge is in."""
-    length = np.zeros(len(rows), np.int64)
-    places = np.flatnonzero(chosen)
-    if not len(places):
-        return length
-    places = places[np.argsort(edges.target[rows[places]], kind="stable")]
-    source, target = edges.source[rows[places]], edges.target[rows[places]]
-    stretch = np.cumsum(np.append(True, source[1:] != target[:-1])) - 1
-    sums = np.bincount(stretch, weights=np.maximum(edges.weight[rows[places]], 0)).astype(np.int64)
-    length[places] = sums[stretch]
-    return length
-
-
-def _find_path_begins(index: JobIndex, pattern: str) -> Mask:
+def find_path_begins(index: JobIndex, pattern: str) -> Mask:
     """Mark the instants at which a row of a matching name begins that is in no other such row."""
     job, begins = index.job, np.zeros(len(index.job.time), np.bool_)
     outermost = np.append(_find_outermost_matches(index, pattern), -1)
@@ -438,13 +400,14 @@ def select_host_transfers(index: JobIndex, where: Selection) -> Ints:
     if where.work or where.longer_than_us:
         return np.empty(0, np.int64)
     job, edges = index.job, index.job.edges
-    rows = np.flatnonzero((edges.kind == TRANSFER) & (edges.owner < 0))
+    rows = index.list_edges(TRANSFER)
+    rows = rows[edges.owner[rows] < 0]
     met = index.recall("host collectives", lambda: _index_host_meetings(job))
     place = np.full(len(job.time), -1, np.int64)
     place[met.end] = np.arange(len(met.end))
     place = place[edges.target[rows]]
     rows, place = rows[place >= 0], place[place >= 0]
-    process, path = index.edge_process[rows], met.path[place]
+    process, path = index.find_edge_processes(rows), met.path[place]
     chosen = mark_windows(index, where, process, job.time[met.begin[place]])
     for pattern, texts in ((where.op, met.op), (where.group, met.group)):
         if pattern:
@@ -535,7 +498,7 @@ def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
 def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Ints, time: Ints) -> Mask:
     """Mark times within the n-th range of a matching name in each step."""
     job, chosen = index.job, np.zeros(len(process), np.bool_)
-    begins = np.flatnonzero(_find_path_begins(index, pattern)).astype(np.int32)
+    begins = np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32)
     of_begin, begin_ns = job.process_of(begins), job.time[begins]
     for number in np.unique(process).tolist():
         mine, starts = np.flatnonzero(process == number), np.sort(begin_ns[of_begin == number])

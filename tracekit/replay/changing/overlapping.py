@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.replay.edges import STREAM_WAIT, Ints
+from tracekit.model.tables.keys import group_arrays
+from tracekit.replay.changing.selection import MICRO, JobIndex
+from tracekit.replay.edges import STREAM_WAIT, Ints, Mask, Weights
 from tracekit.replay.paths import NEVER
-from tracekit.replay.selection import MICRO, JobIndex
 
 HAND_OVER_NS = 1 * MICRO
 """Delay of an op after the collective that it waits for."""
@@ -60,19 +61,25 @@ def list_early_reductions(index: JobIndex, ops: Ints) -> Ints:
 
 
 def _keep_parameters(index: JobIndex, ops: Ints) -> Ints:
-    """Keep the collectives of parameters and gradients, and leave out those of activations, which are needed at once.
+    """Keep the collectives of parameters and gradients, and leave out those of activations, which are needed at once."""
+    return ops[~index.recall("activations", lambda: _mark_activations(index))[ops]]
+
+
+def _mark_activations(index: JobIndex) -> Mask:
+    """Mark the ops of groups whose collectives are of activations.
 
     Sequence parallelism gathers and reduces in the forward and in the backward pass: every thread that gathers in such a group
     also reduces. Gradients are reduced in the backward pass only.
     """
     kinds = [index.match_ops(pattern) & (index.op_thread >= 0) for pattern in ("AllGather", "ReduceScatter")]
-    group = np.unique(index.group.astype(str), return_inverse=True)[1].reshape(-1)
-    key = np.stack((index.op_process, group))
-    gathers, reduces = ({*zip(*key[:, rows].tolist(), index.op_thread[rows].tolist(), strict=True)} for rows in kinds)
-    spared = {work[:2] for work in gathers - reduces}
-    of_activations = {work[:2] for work in gathers & reduces} - spared
-    kept = [place not in of_activations for place in zip(*key[:, ops].tolist(), strict=True)]
-    return ops[np.array(kept, np.bool_)]
+    group, groups = group_arrays([index.op_process, index.group])
+    thread, first = group_arrays([group, index.op_thread])
+    gathers, reduces = np.zeros((2, len(first)), np.bool_)
+    gathers[thread[kinds[0]]] = reduces[thread[kinds[1]]] = True
+    of_activations = np.zeros(len(groups), np.bool_)
+    of_activations[group[first[gathers & reduces]]] = True
+    of_activations[group[first[gathers & ~reduces]]] = False
+    return of_activations[group]
 
 
 def _arrange(index: JobIndex, ops: Ints, number: Ints) -> Passes:
@@ -102,43 +109,44 @@ def _number_passes(index: JobIndex, kind: Ints) -> Ints:
     return number
 
 
-def _list_compute_waits(index: JobIndex, weight: Ints) -> tuple[Ints, Ints, Ints]:
+def _list_compute_waits(index: JobIndex, weights: Weights) -> tuple[Ints, Ints, Ints]:
     """List the waits of compute for collectives, and of collectives for compute: (edge, waiting op, op waited for)."""
-    edges = index.job.edges
-    rows = np.flatnonzero((edges.kind == STREAM_WAIT) & (weight > NEVER))
-    waiting, source = index.edge_op[rows], index.find_ops_ending_at(edges.source[rows])
+    edges, rows = index.job.edges, index.list_edges(STREAM_WAIT)
+    rows = rows[weights.weight[rows] > NEVER]
+    waiting, source = edges.owner[rows], index.find_ops_ending_at(edges.source[rows])
     crosses = (source >= 0) & (index.is_collective[waiting] != index.is_collective[source])
     return rows[crosses], waiting[crosses], source[crosses]
 
 
-def start_earlier(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Ints, Ints]:
+def start_earlier(index: JobIndex, weights: Weights, passes: Passes) -> tuple[Ints, Ints, Ints]:
     """Let each collective of a pass wait for what the one before it waits for: it begins one collective earlier.
 
     Returns the edges to add.
     """
     edges, total = index.job.edges, len(index.op_start)
-    rows, waiting, _ = _list_compute_waits(index, weight)
+    rows, waiting, _ = _list_compute_waits(index, weights)
     of_collective = index.is_collective[waiting]
     rows, waiting = rows[of_collective], waiting[of_collective]
     has_before, later = np.zeros(total, np.bool_), np.full(total, -1, np.int64)
     pairs = passes.before >= 0
     has_before[passes.ops[pairs]] = True
     later[passes.before[pairs]] = passes.ops[pairs]
-    moved = later[waiting] >= 0
-    added = edges.source[rows[moved]].astype(np.int64), index.op_start[later[waiting[moved]]], weight[rows[moved]]
-    weight[rows[has_before[waiting]]] = NEVER
+    moved = rows[later[waiting] >= 0]
+    targets = index.op_start[later[edges.owner[moved]]]
+    added = edges.source[moved].astype(np.int64), targets, weights.weight[moved]
+    weights.put(rows[has_before[waiting]], NEVER)
     return added
 
 
-def wait_later(index: JobIndex, weight: Ints, passes: Passes) -> tuple[Ints, Ints, Ints]:
+def wait_later(index: JobIndex, weights: Weights, passes: Passes) -> tuple[Ints, Ints, Ints]:
     """Let compute wait for the collectives of a pass only where the last one is awaited: at the end of the pass.
 
     Where nothing is known to wait for the last one, the first kernel of another thread after it does. Returns the edges to add.
     """
     hidden = np.zeros(len(index.op_start), np.bool_)
     hidden[passes.ops[passes.after >= 0]] = True
-    rows, _, source = _list_compute_waits(index, weight)
-    weight[rows[hidden[source]]] = NEVER
+    rows, _, source = _list_compute_waits(index, weights)
+    weights.put(rows[hidden[source]], NEVER)
     last = passes.ops[(passes.after < 0) & (passes.before >= 0)]
     last = last[~np.isin(last, source)]
     target = _find_next_of_other_thread(index, last)

@@ -1,0 +1,1 @@
+"""Changes to a run: their selections, and their effects on the weights of its graph."""
