@@ -100,7 +100,7 @@ def encode_rows(
     names = names or list(rows[0])
     cells = [tuple(row.values()) for row in rows]
     if format_ == "csv":
-        from tracekit.render.rows import make_query_sheet, write_query_csv
+        from tracekit.cli.query_rows import make_query_sheet, write_query_csv
 
         values = [
             tuple(cell if isinstance(cell, int | float | str) else None if cell is None else str(cell) for cell in row)

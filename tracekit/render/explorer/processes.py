@@ -1,0 +1,191 @@
+"""Processes and rows of the page: their data from the workers, on one clock and in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.records import dataclass
+from tracekit.model.report import Report
+from tracekit.render.explorer.report_values import get_sheet_columns
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer[Any]]
+
+
+class SourceLabels(Protocol):
+    """Labels of the file that a process was read from."""
+
+    @property
+    def name(self) -> str:
+        """Displayed path."""
+
+    @property
+    def run(self) -> str:
+        """Run of the process."""
+
+    @property
+    def role(self) -> str | None:
+        """Role of the process."""
+
+    @property
+    def rank(self) -> int | None:
+        """Rank of the process."""
+
+    @property
+    def host(self) -> str | None:
+        """Host of the process."""
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process."""
+
+
+class ProcessData(Protocol):
+    """Data of one process, as its worker built it: columns by name, texts, and the instant that times count from."""
+
+    @property
+    def source(self) -> SourceLabels:
+        """File of the process."""
+
+    @property
+    def base_ns(self) -> int:
+        """Instant that times count from."""
+
+    @property
+    def numbers(self) -> Mapping[str, Numbers]:
+        """Columns by name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Texts by number."""
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """Names of the host threads."""
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageProcess:
+    """One process on the clock of the page: `shift_ns` from its times to those of the page."""
+
+    number: int
+    data: ProcessData
+    shift_ns: int
+
+    def read_column(self, name: str) -> Ints:
+        """Read a column; empty if the process has none of this name."""
+        column = self.data.numbers.get(name)
+        return _NONE if column is None else column.astype(np.int64)
+
+    def read_times(self, name: str) -> Ints:
+        """Read a column of instants, from the begin of the page."""
+        return self.read_column(name) + self.shift_ns
+
+
+@dataclass(frozen=True, eq=False)
+class PageRow:
+    """One row of the page: the position of its part in the columns of its process."""
+
+    process: PageProcess
+    row: int
+
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Part of each group of columns that belongs to this row."""
+        places = {}
+        for group in ("lanes", "ranges", "kernels", "sums", "stretches", "comm", "curves"):
+            sizes = self.process.data.numbers[f"row.{group}"]
+            first = int(sizes[: self.row].sum())
+            places[group] = slice(first, first + int(sizes[self.row]))
+        return places
+
+    def read_part(self, group: str, name: str) -> Ints:
+        """Read the part of a column that belongs to this row."""
+        column = self.process.data.numbers.get(name)
+        return _NONE if column is None else column[self.places[group]].astype(np.int64)
+
+    def read_times(self, group: str, name: str) -> Ints:
+        """Read the part of a column of instants, from the begin of the page."""
+        return self.read_part(group, name) + self.process.shift_ns
+
+    def get_label(self, name: str) -> int | None:
+        """Get the device or thread of the row."""
+        value = int(self.process.data.numbers[f"row.{name}"][self.row])
+        return value - 1 if value else None
+
+    @property
+    def is_device(self) -> bool:
+        """Whether the row is a device."""
+        return not int(self.process.data.numbers["row.kind"][self.row])
+
+
+@dataclass(frozen=True, eq=False)
+class ExplorerRows:
+    """All rows in the order of the page, their processes, and the time that they span: from `begin_ns` on."""
+
+    processes: tuple[PageProcess, ...]
+    rows: tuple[PageRow, ...]
+    begin_ns: int
+    span_ns: int
+
+    @cached_property
+    def positions(self) -> Mapping[tuple[int, int], int]:
+        """Position of each row of a process on the page."""
+        return {(row.process.number, row.row): place for place, row in enumerate(self.rows)}
+
+
+def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRows:
+    """Put the rows of all processes on one clock, in order of run, role, rank and device."""
+    with_rows = [data for data in processes if len(data.numbers.get("row.kind", ()))]
+    ordered = sorted(with_rows, key=_make_order_key)
+    offsets = read_clock_offsets(report)
+    late = [offsets.get(data.source.rank, 0) for data in ordered]
+    begin = min((_find_first_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=0)
+    end = max((_find_last_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=begin)
+    page = tuple(
+        PageProcess(number, data, data.base_ns - offset - begin)
+        for number, (data, offset) in enumerate(zip(ordered, late, strict=True))
+    )
+    rows = tuple(PageRow(process, row) for process in page for row in range(len(process.data.numbers["row.kind"])))
+    return ExplorerRows(page, rows, begin, max(end - begin, 1))
+
+
+def read_clock_offsets(report: Report) -> dict[int | None, int]:
+    """Read by how much the clock of each rank is ahead, as the report has measured it."""
+    columns = get_sheet_columns(report, "stragglers", "clocks")
+    pairs = zip(columns.get("rank", ()), columns.get("offset_ns", ()), strict=True)
+    return {rank: round(offset) for rank, offset in pairs if isinstance(rank, int) and isinstance(offset, int | float)}
+
+
+def _make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
+    """Make the key by which processes are ordered."""
+    source = data.source
+    return source.run, source.role or "", source.rank is None, source.rank or 0, source.host or "", source.name
+
+
+def _find_first_instant(data: ProcessData) -> int:
+    """Find the first instant of the rows of a process."""
+    return data.base_ns + min(int(times.min()) for times, _ in _iterate_spans(data))
+
+
+def _find_last_instant(data: ProcessData) -> int:
+    """Find the last instant of the rows of a process."""
+    return data.base_ns + max(int((start.astype(np.int64) + length).max()) for start, length in _iterate_spans(data))
+
+
+def _iterate_spans(data: ProcessData) -> Iterator[tuple[Numbers, Numbers]]:
+    """Iterate over starts and lengths of all that the rows of a process show."""
+    numbers = data.numbers
+    for name in ("kernel", "step", "gap"):
+        if len(numbers.get(f"{name}.start", ())):
+            yield numbers[f"{name}.start"], numbers[f"{name}.length"]
+    timeline = numbers["timeline.start"]
+    yield timeline, np.zeros(len(timeline), np.int64)

@@ -1,0 +1,62 @@
+"""Values that the page takes from a report: its tables by name, late ranks, and the steps that count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracekit.model.records import dataclass
+from tracekit.model.report import Cell, Report
+
+SHARES = (
+    ("compute_ratio", "compute"),
+    ("exposed_comm_ratio", "communication not overlapped with compute"),
+    ("copy_ratio", "exposed copies"),
+    ("idle_ratio", "idle"),
+)
+"""Metrics of the headline that divide a step, and their words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankDelays:
+    """Time per step, by rank: `late_ns` that others wait for it, `beyond_ns` that it is busy longer than the median rank."""
+
+    late_ns: Mapping[int, float]
+    beyond_ns: Mapping[int, float]
+
+
+def get_sheet_columns(report: Report, section_id: str, name: str) -> dict[str, list[Cell]]:
+    """Get the columns of a sheet of the report; empty if the report has none of this name."""
+    for section in report.sections:
+        if section.id == section_id:
+            for sheet in section.sheets:
+                if sheet.name == name:
+                    columns = [list(column) for column in zip(*sheet.rows, strict=True)] or [[] for _ in sheet.headings]
+                    return dict(zip((heading.name for heading in sheet.headings), columns, strict=True))
+    return {}
+
+
+def read_rank_delays(report: Report) -> RankDelays:
+    """Read which ranks are late, and by how much they work longer than the median rank."""
+    work = get_sheet_columns(report, "stragglers", "ranks")
+    beyond = _sum_by_rank(work.get("rank", []), work.get("beyond_ns", []))
+    waits = get_sheet_columns(report, "stragglers", "waits")
+    late = dict.fromkeys(beyond, 0.0) | _sum_by_rank(waits.get("late_rank", []), waits.get("each_ns", []))
+    return RankDelays(late, beyond)
+
+
+def _sum_by_rank(ranks: list[Cell], times: list[Cell]) -> dict[int, float]:
+    """Sum known times by known rank."""
+    sums: dict[int, float] = {}
+    for rank, time in zip(ranks, times, strict=True):
+        if isinstance(rank, int) and isinstance(time, int | float):
+            sums[rank] = sums.get(rank, 0.0) + float(time)
+    return sums
+
+
+def read_counted_steps(report: Report) -> list[int] | None:
+    """Read the numbers of the steps that count, without warm-up; None if the report does not list them."""
+    columns = get_sheet_columns(report, "steps", "steps")
+    if "left_out" not in columns or "step" not in columns:
+        return None
+    pairs = zip(columns["step"], columns["left_out"], strict=True)
+    return [step for step, reason in pairs if isinstance(step, int) and reason is None]

@@ -1,0 +1,204 @@
+"""Tables of the page over all rows: steps, ranges, sums, idle gaps and host rows, and the counts of those left out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.render.explorer.processes import ExplorerRows, PageProcess
+from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+MOST_RANGES = 150_000
+MOST_GAPS = 60_000
+MOST_SEGMENTS = 400_000
+MOST_HOST_ROWS = 200_000
+
+_NONE = np.empty(0, np.int64)
+
+
+class Numbering(NamedTuple):
+    """Numbers of the names and paths of one process on the page; paths are stored + 1 on both sides."""
+
+    names: Ints
+    paths: Ints
+
+
+class GapSelection(NamedTuple):
+    """Gaps of at least `floor_ns` are kept; those left out are counted."""
+
+    floor_ns: int
+    dropped_count: int
+    dropped_ns: int
+
+
+def select_gaps(rows: ExplorerRows, share: float = 1.0) -> GapSelection:
+    """Select the longest gaps of all rows: at most this share of `MOST_GAPS` and `MOST_SEGMENTS`."""
+    length, size, dropped, cut = [_NONE], [_NONE], np.zeros(2, np.int64), 0
+    for process in rows.processes:
+        length.append(process.read_column("gap.length"))
+        size.append(process.read_column("gap.segments"))
+        of_process = process.read_column("gap.dropped")
+        if of_process.any():
+            # The worker has left out gaps that are as long as the shortest one it has kept, or shorter.
+            dropped += of_process
+            cut = max(cut, int(length[-1].min()) + 1)
+    lengths, sizes = np.concatenate(length), np.concatenate(size)
+    order = np.argsort(-lengths, kind="stable")
+    fits = int(np.searchsorted(np.cumsum(sizes[order]), MOST_SEGMENTS * share, side="right"))
+    fits = min(fits, int(MOST_GAPS * share))
+    floor = 0 if fits >= len(order) else int(lengths[order[fits]]) + 1
+    floor = max(floor, cut)
+    short = lengths < floor
+    return GapSelection(floor, int(dropped[0]) + int(short.sum()), int(dropped[1]) + int(lengths[short].sum()))
+
+
+def choose_host_floor(rows: ExplorerRows, share: float = 1.0) -> int:
+    """Choose the length from which host rows are kept: at most this share of `MOST_HOST_ROWS`."""
+    lengths = np.concatenate((_NONE, *(process.read_column("host.length") for process in rows.processes)))
+    fits = int(MOST_HOST_ROWS * share)
+    shortest = len(lengths) - fits - 1
+    floor = 0 if shortest < 0 else int(np.partition(lengths, shortest)[shortest]) + 1
+    # Below the shortest row that a worker has kept, its rows are not complete.
+    cuts = [process.read_column("host.cut_ns") for process in rows.processes]
+    return max([floor, *(int(cut[0]) for cut in cuts if len(cut))])
+
+
+def mark_used_paths(process: PageProcess, paths: Ints, floors: tuple[int, int], used: Mask) -> None:
+    """Mark the paths (stored + 1) that sums, kept gaps and kept host rows of a process have."""
+    gap_floor, host_floor = floors
+    kept = np.repeat(process.read_column("gap.length") >= gap_floor, process.read_column("gap.segments"))
+    used[paths[process.read_column("sum.path")]] = True
+    used[paths[process.read_column("segment.path")[kept]]] = True
+    used[paths[process.read_column("host.path")[process.read_column("host.length") >= host_floor]]] = True
+
+
+def mark_used_names(process: PageProcess, names: Ints, gap_floor: int, used: Mask) -> None:
+    """Mark the names that sums, ranges and kept gaps of a process have."""
+    kept = process.read_column("gap.length") >= gap_floor
+    for name in ("sum.name", "range.name"):
+        used[names[process.read_column(name)]] = True
+    for name in ("gap.before", "gap.after"):
+        around = process.read_column(name)[kept]
+        used[names[around[around > 0] - 1]] = True
+
+
+def _concatenate_rows(parts: Sequence[Sequence[Ints]], count: int) -> list[Ints]:
+    """Concatenate columns of all processes."""
+    return [np.concatenate(columns) for columns in zip([_NONE] * count, *parts, strict=True)]
+
+
+def _repeat_row_numbers(rows: ExplorerRows, process: PageProcess, group: str) -> Ints:
+    """Repeat the position on the page of each row of a process for each of its rows in a group."""
+    first = rows.positions[process.number, 0]
+    sizes = process.read_column(f"row.{group}")
+    return np.repeat(np.arange(first, first + len(sizes)), sizes)
+
+
+def encode_steps(rows: ExplorerRows, counted: frozenset[int] | None) -> bytes:
+    """Encode the block `steps`."""
+    numbers = None if counted is None else np.array(sorted(counted), np.int64) + 1
+    parts = []
+    for process in rows.processes:
+        number = process.read_column("step.number")
+        is_counted = np.ones(len(number), np.bool_) if numbers is None else np.isin(number, numbers) | (number == 0)
+        names = ("length", "compute", "communication", "memcpy", "memset", "idle")
+        length, *columns = (process.read_column(f"step.{name}") for name in names)
+        row = process.read_column("step.row") + rows.positions[process.number, 0]
+        parts.append((row, number, process.read_times("step.start"), length, is_counted.astype(np.int64), *columns))
+    row, number, start, *others = _concatenate_rows(parts, 10)
+    return encode_columns([row, number, fold_signs(take_differences(start)), *others])
+
+
+class PageRanges(NamedTuple):
+    """Ranges of all rows, and the position + 1 of each range of a process in the block (0: left out), after a 0."""
+
+    columns: list[Ints]
+    positions: tuple[Ints, ...]
+    dropped: int
+
+
+def list_page_ranges(rows: ExplorerRows, numbering: Sequence[Numbering]) -> PageRanges:
+    """List the ranges of all rows: outermost ones all, inner ones as far as there is room."""
+    parts = [
+        (
+            _repeat_row_numbers(rows, process, "ranges"),
+            process.read_times("range.start"),
+            process.read_column("range.length"),
+            numbers.names[process.read_column("range.name")],
+            process.read_column("range.depth"),
+            process.read_column("range.step"),
+        )
+        for process, numbers in zip(rows.processes, numbering, strict=True)
+    ]
+    columns = _concatenate_rows(parts, 6)
+    depth, length = columns[4], columns[2]
+    kept = np.ones(len(depth), np.bool_)
+    if len(depth) > MOST_RANGES:
+        kept[np.lexsort((-length, depth))[max(MOST_RANGES, int((depth == 0).sum())) :]] = False
+    place = np.where(kept, np.cumsum(kept), 0)
+    ends = np.cumsum([0, *(len(part[0]) for part in parts)]).tolist()
+    positions = tuple(np.concatenate(([0], place[begin:end])) for begin, end in itertools.pairwise(ends))
+    return PageRanges([column[kept] for column in columns], positions, int((~kept).sum()))
+
+
+def encode_ranges(ranges: PageRanges) -> bytes:
+    """Encode the block `ranges`."""
+    row, start, *others = ranges.columns
+    return encode_columns([row, fold_signs(take_differences(start)), *others])
+
+
+def list_page_sums(rows: ExplorerRows, numbering: Sequence[Numbering], ranges: PageRanges) -> list[Ints]:
+    """List the columns of the block `sums`: row, step + 1, range + 1, path + 1, name, kind, count, ns."""
+    parts = [
+        (
+            _repeat_row_numbers(rows, process, "sums"),
+            process.read_column("sum.step"),
+            positions[process.read_column("sum.range")],
+            numbers.paths[process.read_column("sum.path")],
+            numbers.names[process.read_column("sum.name")],
+            *(process.read_column(f"sum.{name}") for name in ("kind", "count", "ns")),
+        )
+        for process, numbers, positions in zip(rows.processes, numbering, ranges.positions, strict=True)
+    ]
+    return _concatenate_rows(parts, 8)
+
+
+def encode_gaps(rows: ExplorerRows, numbering: Sequence[Numbering], floor_ns: int) -> tuple[bytes, bytes]:
+    """Encode the blocks `gaps` and `segments`."""
+    gaps, segments = [], []
+    for process, numbers in zip(rows.processes, numbering, strict=True):
+        length = process.read_column("gap.length")
+        kept = length >= floor_ns
+        names = np.concatenate(([0], numbers.names + 1))
+        around = (names[process.read_column(f"gap.{name}")[kept]] for name in ("before", "after"))
+        row = process.read_column("gap.row")[kept] + rows.positions[process.number, 0]
+        size = process.read_column("gap.segments")
+        gaps.append((row, process.read_times("gap.start")[kept], length[kept], *around, size[kept]))
+        inside = np.repeat(kept, size)
+        columns = (process.read_column(f"segment.{name}")[inside] for name in ("length", "cause", "path"))
+        of_length, cause, path = columns
+        segments.append((of_length, cause, numbers.paths[path]))
+    row, start, *others = _concatenate_rows(gaps, 6)
+    return (
+        encode_columns([row, fold_signs(take_differences(start)), *others]),
+        encode_columns(_concatenate_rows(segments, 3)),
+    )
+
+
+def encode_host_rows(process: PageProcess, numbering: Numbering, floor_ns: int) -> bytes | None:
+    """Encode the block `h` of a process; None if it has no host row that is long enough."""
+    length = process.read_column("host.length")
+    kept = length >= floor_ns
+    if not kept.any():
+        return None
+    start = process.read_times("host.start")[kept]
+    path = numbering.paths[process.read_column("host.path")[kept]]
+    thread = process.read_column("host.thread")[kept]
+    return encode_columns([thread, fold_signs(take_differences(start)), length[kept], path])

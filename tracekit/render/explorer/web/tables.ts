@@ -1,0 +1,285 @@
+// Tables, and the numbers in them: kernels and gaps counted over a part of the recording.
+import { type Boxes, type Data, lowerBound, formatCount } from "./data";
+
+/** The part of the recording that is counted. Whole steps and stages are counted by launch, a window by time. */
+export type Scope =
+  | { kind: "all" }
+  | { kind: "steps"; numbers: Set<number> }
+  | { kind: "stages"; ranges: Set<number> }
+  | { kind: "window"; t0: number; t1: number };
+
+/** Device work of one kernel, path and stage. `name` -1: merged short kernels; `stage` -1: outside any stage. */
+export interface Work {
+  stage: number;
+  path: number;
+  name: number;
+  kind: number;
+  count: number;
+  ns: number;
+}
+export interface Counts {
+  work: Work[];
+  /** Share of the device time whose kernel is known by name. */
+  named: number;
+  /** False where a merged box was clipped, which assumes that its kernels are spread evenly. */
+  exact: boolean;
+}
+
+type Add = (stage: number, path: number, name: number, kind: number, count: number, ns: number) => void;
+
+/** Counts boxes inside a window, clipped to it. Of a clipped merged box the busy time counts in part: then the result is false. */
+export function countWindow(boxes: Boxes, t0: number, t1: number, add: Add): boolean {
+  const { start, length, count, busy } = boxes;
+  const end = lowerBound(start, t1);
+  let exact = true;
+  for (let k = lowerBound(start, t0 - boxes.longest); k < end; k++) {
+    const ns = Math.min(start[k] + length[k], t1) - Math.max(start[k], t0);
+    if (ns <= 0) continue;
+    const merged = count[k] > 1;
+    if (merged && ns < length[k]) exact = false;
+    add(boxes.stage[k], boxes.path[k], boxes.name[k], boxes.kind[k], count[k], merged ? (busy[k] * ns) / length[k] : ns);
+  }
+  return exact;
+}
+
+class Counter {
+  private byKey = new Map<string, Work>();
+  total = 0;
+  named = 0;
+  exact = true;
+
+  add: Add = (stage, path, name, kind, count, ns) => {
+    this.total += ns;
+    if (name >= 0) this.named += ns;
+    const key = `${stage},${path},${name},${kind}`;
+    const work = this.byKey.get(key);
+    if (work) {
+      work.count += count;
+      work.ns += ns;
+    } else this.byKey.set(key, { stage, path, name, kind, count, ns });
+  };
+
+  finish(unnamed: number): Counts {
+    const total = this.total + unnamed;
+    return { work: [...this.byKey.values()], named: total ? this.named / total : 1, exact: this.exact && !unnamed };
+  }
+}
+
+/** Counts the kernels of the chosen rows in a scope. */
+export async function countKernels(data: Data, scope: Scope, rows: Set<number>): Promise<Counts> {
+  return scope.kind === "window" ? countCells(data, scope.t0, scope.t1, rows) : countSums(data, scope, rows);
+}
+
+function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: Set<number>): Counts {
+  const counter = new Counter();
+  const { row, step, occurrence, path, name, kind, count, ns } = data.sums!;
+  for (let i = 0; i < row.length; i++) {
+    if (!rows.has(row[i])) continue;
+    if (scope.kind === "stages" && !scope.ranges.has(occurrence[i])) continue;
+    if (scope.kind === "steps" && !scope.numbers.has(data.rows[row[i]].steps[step[i]]?.number ?? -1)) continue;
+    const stage = data.ranges[occurrence[i]]?.name ?? -1;
+    counter.add(stage, path[i], name[i], kind[i], count[i], ns[i]);
+  }
+  return counter.finish(0);
+}
+
+async function countCells(data: Data, t0: number, t1: number, rows: Set<number>): Promise<Counts> {
+  const counter = new Counter();
+  const cells = data.cells.filter((cell) => rows.has(cell.row) && cell.start < t1 && cell.end > t0);
+  await Promise.all([...new Set(cells.map((cell) => cell.row))].map((row) => data.loadRow(row)));
+  for (const { data: boxes } of cells) if (boxes && !countWindow(boxes, t0, t1, counter.add)) counter.exact = false;
+  // Of steps without a cell, only the busy time is known.
+  const kept = new Set(data.cells.map((cell) => `${cell.row},${cell.step}`));
+  let unnamed = 0;
+  for (const row of rows)
+    for (const step of data.rows[row].steps) {
+      const share = (Math.min(t1, step.end) - Math.max(t0, step.start)) / (step.end - step.start);
+      if (share > 0 && !kept.has(`${row},${step.index}`)) unnamed += (step.compute + step.comm + step.copies) * share;
+    }
+  return counter.finish(unnamed);
+}
+
+/** Adds up work that has the same key. */
+export function groupWork(work: Work[], getKey: (work: Work) => string | number): Work[] {
+  const groups = new Map<string | number, Work>();
+  for (const one of work) {
+    const key = getKey(one);
+    const sum = groups.get(key);
+    if (sum) {
+      sum.count += one.count;
+      sum.ns += one.ns;
+    } else groups.set(key, { ...one });
+  }
+  return [...groups.values()];
+}
+
+/** Windows of a row that a scope covers, in order of time. */
+export function listWindows(data: Data, scope: Scope, row: number): [number, number][] {
+  if (scope.kind === "all") return [[-Infinity, Infinity]];
+  if (scope.kind === "window") return [[scope.t0, scope.t1]];
+  const { steps, ranges } = data.rows[row];
+  const parts = scope.kind === "steps" ? steps.filter((step) => scope.numbers.has(step.number ?? -1)) : ranges[0].filter((range) => scope.ranges.has(range.id));
+  return parts.map(({ start, end }): [number, number] => [start, end]).sort((a, b) => a[0] - b[0]);
+}
+
+export interface Idle {
+  gap: number;
+  ns: number;
+}
+
+/** Visits the parts of gaps in a scope by segment, clipped to it. Returns the gaps with their idle time there. */
+export function countGaps(data: Data, scope: Scope, rows: Set<number>, visit: (segment: number, ns: number) => void): Idle[] {
+  const gaps = data.gaps;
+  const found: Idle[] = [];
+  if (!gaps) return found;
+  for (const row of rows) {
+    const windows = listWindows(data, scope, row);
+    let first = 0;
+    for (const gap of data.rows[row].gaps) {
+      const start = gaps.start[gap];
+      const end = start + gaps.length[gap];
+      while (first < windows.length && windows[first][1] <= start) first++;
+      let ns = 0;
+      for (let w = first; w < windows.length && windows[w][0] < end; w++) {
+        const [t0, t1] = windows[w];
+        let at = start;
+        for (let k = gaps.first[gap]; k < gaps.first[gap + 1]; k++) {
+          const part = Math.min(at + gaps.segment[k], t1) - Math.max(at, t0);
+          at += gaps.segment[k];
+          if (part <= 0) continue;
+          visit(k, part);
+          ns += part;
+        }
+      }
+      if (ns > 0) found.push({ gap, ns });
+    }
+  }
+  return found;
+}
+
+/** Makes an element. Text never becomes markup. */
+export function make<K extends keyof HTMLElementTagNameMap>(tag: K, className = "", text?: string): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+export function makeButton(text: string, act: () => void, className = ""): HTMLButtonElement {
+  const button = make("button", className, text);
+  button.type = "button";
+  button.onclick = act;
+  return button;
+}
+
+export function makeChip(color: string): HTMLElement {
+  const chip = make("i", "chip");
+  chip.style.background = color;
+  return chip;
+}
+
+export interface Column<T> {
+  title: string;
+  get: (row: T) => number | string;
+  /** Formats a number; columns with it are aligned to the right. */
+  show?: (value: number, row: T) => string;
+  full?: (row: T) => string;
+  chip?: (row: T) => string;
+  /** Draws a bar in the color that it returns. */
+  bar?: (row: T) => string;
+}
+export interface TableOptions<T> {
+  name: string;
+  by: number;
+  limit: number;
+  note?: string;
+  csv?: boolean;
+  pick?: (row: T) => void;
+}
+
+function quoteCsv(value: number | string): string {
+  const text = typeof value === "string" && /^[=+\-@\t]/.test(value) ? `'${value}` : String(value);
+  return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+}
+
+/** Writes a table that sorts by a click on a title. */
+export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOptions<T>): HTMLElement {
+  const box = make("div", "table");
+  let { by, limit } = options;
+  let down = true;
+  const bar = columns.find((column) => column.bar);
+  const most = bar ? rows.reduce((top, row) => Math.max(top, Number(bar.get(row))), 1) : 1;
+
+  const compare = (a: T, b: T): number => {
+    const [x, y] = [columns[by].get(a), columns[by].get(b)];
+    const order = typeof x === "number" && typeof y === "number" ? y - x : String(x).localeCompare(String(y), "en", { numeric: true });
+    return down ? order : -order;
+  };
+  const makeCell = (column: Column<T>, row: T): HTMLTableCellElement => {
+    const value = column.get(row);
+    const cell = make("td", column.show ? "n" : "", column.show ? column.show(Number(value), row) : String(value));
+    if (column.full) cell.title = column.full(row);
+    if (column.chip) cell.prepend(makeChip(column.chip(row)));
+    if (column.bar) {
+      const meter = make("i", "meter");
+      meter.style.width = `${Math.max(1, (Number(value) / most) * 56)}px`;
+      meter.style.background = column.bar(row);
+      cell.prepend(meter);
+      cell.className = "n wide";
+    }
+    return cell;
+  };
+  const makeRow = (row: T): HTMLTableRowElement => {
+    const line = make("tr");
+    line.append(...columns.map((column) => makeCell(column, row)));
+    if (options.pick) {
+      const { pick } = options;
+      line.tabIndex = 0;
+      line.className = "pick";
+      line.onclick = () => pick(row);
+      line.onkeydown = (event) => {
+        if (event.key === "Enter") pick(row);
+      };
+    }
+    return line;
+  };
+  const draw = (): void => {
+    const sorted = rows.slice().sort(compare);
+    const table = make("table");
+    table.setAttribute("aria-label", options.name);
+    const titles = table.createTHead().insertRow();
+    columns.forEach((column, i) => {
+      const title = make("th", column.show ? "n" : "");
+      title.scope = "col";
+      if (i === by) title.setAttribute("aria-sort", down === (column.show !== undefined) ? "descending" : "ascending");
+      title.append(
+        makeButton(`${column.title}${i === by ? (down ? " ↓" : " ↑") : ""}`, () => {
+          down = i === by ? !down : true;
+          by = i;
+          draw();
+        }),
+      );
+      titles.append(title);
+    });
+    table.createTBody().append(...sorted.slice(0, limit).map(makeRow));
+    const foot = make("p", "foot quiet");
+    if (rows.length > limit)
+      foot.append(
+        makeButton(`all ${formatCount(rows.length)}`, () => {
+          limit = rows.length;
+          draw();
+        }),
+      );
+    if (options.csv)
+      foot.append(
+        makeButton("copy CSV", () => {
+          const lines = [columns.map((column) => column.title), ...sorted.map((row) => columns.map((column) => column.get(row)))];
+          void navigator.clipboard?.writeText(lines.map((line) => line.map(quoteCsv).join(",")).join("\n"));
+        }),
+      );
+    if (options.note) foot.append(options.note);
+    box.replaceChildren(table, ...(foot.hasChildNodes() ? [foot] : []));
+  };
+  draw();
+  return box;
+}
