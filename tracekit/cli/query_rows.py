@@ -43,7 +43,7 @@ def write_query_csv(sheet: Sheet) -> bytes:
 
 
 def write_query_parquet(sheet: Sheet) -> bytes:
-    """Write the rows as a Parquet file with the narrowest types that hold every value."""
+    """Write the rows as a Parquet file with the narrowest types for all values."""
     pa, pq = import_pyarrow()
     out = BytesIO()
     pq.write_table(make_arrow_table(_clear_units(sheet), pa), out, compression="zstd")
@@ -87,6 +87,6 @@ def _choose_query_unit(name: str, values: Iterable[Cell]) -> Unit:
 
 
 def _clear_units(sheet: Sheet) -> Sheet:
-    """Clear the units, so that names get no suffix."""
+    """Clear the units: names get no suffix."""
     headings = tuple(replace(heading, unit="") for heading in sheet.headings)
     return replace(sheet, headings=headings)
