@@ -265,7 +265,7 @@ def _output_sql_rows(result: StatementResult, form: RowOutput) -> None:
 
 def _render_sql_rows(result: StatementResult, form: RowOutput, width: int | None) -> tuple[bytes, bool]:
     """Render (the rows in their format, whether there are more)."""
-    from tracekit.render import rows as render
+    from tracekit.cli import query_rows as render
     from tracekit.sql.values import make_json_value, make_sql_cell
 
     limit = form.limit or (DEFAULT_TEXT_ROWS if form.format == "text" else None)
