@@ -414,3 +414,11 @@ def test_the_cache_is_shown_and_cleared(profile, tmp_path, cache):
     assert invoke("cache", "--clear").stdout.startswith("removed from ")
     assert list(cache.iterdir()) == []
     assert json.loads(invoke("cache", "--json").stdout)["kinds"]["measured"]["files"] == 0
+
+
+def test_measurements_of_other_code_are_not_reused():
+    """Each package that measures has files, and those that measure, judge idle time and build graphs are among them."""
+    names = {name for name, path in measurement_cache.list_measuring_code() if Path(path).is_file()}
+    assert {name.split("/")[1] for name in names} == set(measurement_cache._MEASURING_PACKAGES)
+    for module in (module for name, module in sys.modules.items() if name.startswith("tracekit.process.")):
+        assert module.__file__.rpartition("/tracekit")[2] in names

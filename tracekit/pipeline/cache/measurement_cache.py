@@ -39,7 +39,7 @@ _GRAPHS = "graphs"
 """Argument of the measuring function, and part of the key of entries with graphs."""
 _SUFFIX = cache.KINDS[_KIND]
 _UNCOMBINED: Mapping[str, Any] = {"combine": None}
-_MEASURING_PACKAGES = ("analyses", "discover", "model", "pipeline", "process", "readers", "replay")
+_MEASURING_PACKAGES = ("analyses", "discover", "job", "model", "pipeline", "process", "readers", "replay")
 """The packages whose code determines the measurements."""
 
 
@@ -77,18 +77,24 @@ def _sort_set(value: Any) -> Any:
 @once
 def _digest_measuring_code() -> str:
     """Digest the code that measures."""
-    package = str(Path(__file__).parents[1])
     digest = hashlib.sha256()
+    for name, path in list_measuring_code():
+        with open(path, "rb", buffering=0) as code:  # noqa: PTH123
+            data = code.read()
+        digest.update(f"{name} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def list_measuring_code() -> Iterator[tuple[str, str]]:
+    """List the files of the code that measures: (place in the package, path)."""
+    package = str(Path(__file__).parents[2])
     for name in _MEASURING_PACKAGES:
         for folder, folders, files in os.walk(os.path.join(package, name)):  # noqa: PTH118 - startup time: pathlib is slower
             folders.sort()
             for file in sorted(files):
                 if file.endswith((".py", ".so", ".pyd", ".toml")):
-                    with open(f"{folder}/{file}", "rb", buffering=0) as code:  # noqa: PTH123
-                        data = code.read()
-                    digest.update(f"{folder[len(package) :]}/{file} {len(data)}\n".encode())
-                    digest.update(data)
-    return digest.hexdigest()
+                    yield f"{folder[len(package) :]}/{file}", f"{folder}/{file}"
 
 
 def measure_or_load(
