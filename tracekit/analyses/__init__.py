@@ -135,6 +135,7 @@ QUESTIONS = (
     "rl.micro_batches",
     "rl.forward_batches",
     "rl.rollout",
+    "engines.engine_log",
     "time.host",
     "time.cpu",
     "time.data_loading",

@@ -225,13 +225,32 @@ _TIME_TABLES = (
 )
 """(section, table, columns to show) of tables that rank time; the first with rows is shown."""
 
+_ENGINE_TABLES = (
+    (
+        "engine-log",
+        "engine_time",
+        ("run", "engine", "at_ns", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
+    ),
+    (
+        "engine-log",
+        "engines",
+        ("run", "engine", "samples", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
+    ),
+    ("engine-log", "machine_gpus", ("run", "gpu", "busy_ratio", "active_ratio", "memory_bytes", "memory_peak_bytes")),
+)
+"""The same of engines and machines, where no profile was given."""
+
 SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 """The sections whose table may appear in the summary."""
 
 
 def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the main table of a summary without stages: top time, else top memory."""
-    return pick_time_table(sections) or pick_memory_table(sections)
+    return (
+        pick_time_table(sections)
+        or pick_memory_table(sections)
+        or _pick_first_table(sections, _ENGINE_TABLES, MAX_TIME_ROWS)
+    )
 
 
 def pick_memory_table(sections: Sequence[Section]) -> Sheet | None:

@@ -382,6 +382,7 @@ ANALYSIS = Analysis(
         "windows",
         "memory_segments",
         "log_values",
+        "engine_log",
     ),
     args=("In msg nelems",),
     writes=(CAPTURES, RECORDINGS, "quality"),

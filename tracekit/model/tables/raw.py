@@ -189,4 +189,24 @@ TABLES: tuple[Table, ...] = (
             "value": Column("Float64", "Value as logged; timers are in seconds."),
         },
     ),
+    Table(
+        "engine_log",
+        "one number that the log of a rollout engine or a machine gives for one moment",
+        {
+            "line": Column("int64", "Line of the log, from 1; of a scrape the line at which it begins."),
+            "ts_ns": Column(
+                "Int64",
+                "When it was logged, ns since 1970 on the log's own clock (of a log without a year, since 1970 as in 2000).",
+            ),
+            "system": Column("category", "Writer of the log: vllm | sglang | nvidia-smi | dcgm."),
+            "engine": Column("category", "Engine or GPU: an index, ranks (DP0 TP0), a process, GPU 0."),
+            "key": Column("category", "Quantity, such as running, kv_ratio or generation_tokens_per_s."),
+            "kind": Column(
+                "category",
+                "level: then | count: since the last line | total: since the start | setting: configured.",
+                ("level", "count", "total", "setting"),
+            ),
+            "value": Column("Float64", "Value; ratios are 0 to 1, sizes bytes, times seconds."),
+        },
+    ),
 )
