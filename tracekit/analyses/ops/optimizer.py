@@ -9,11 +9,12 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
+from tracekit.job.instances import pick_cost_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.intervals import measure_coverage
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, make_nullable_numbers
 from tracekit.model.tables.columns import NAME, PLACE
@@ -292,7 +293,16 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             round(lost_ns),
             ratio,
             changes=tuple(_write_optimizer_changes(row, on_device=on_device)),
+            instances=_pick_optimizer_steps(measured, row),
         )
+
+
+def _pick_optimizer_steps(measured: Measurements, optimizer: Mapping[str, Any]) -> tuple[Instance, ...]:
+    """Pick the step that spends the longest time in this optimizer, and a median one."""
+    rows = measured.frame("optimizer_steps")
+    for name in ("run", "role", "name"):
+        rows = rows.filter(rows.equals(name, optimizer[name]))
+    return pick_cost_instances(measured, rows, "dur_ns")
 
 
 def _write_optimizer_changes(row: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:

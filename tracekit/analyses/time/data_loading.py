@@ -11,10 +11,11 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_below
 from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
+from tracekit.job.instances import pick_cost_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import intersect, measure_coverage, merge_interval_sets, merge_intervals
-from tracekit.model.report import Finding, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.columns import NAME, PLACE
@@ -158,7 +159,16 @@ def _find_loader_waits(measured: Measurements, waits: Frame, thresholds: Thresho
                 cost / step_ns,
                 ("most of the wait overlaps with GPU work and costs little now",) if hidden else (),
                 changes=(write_change("set", "host", by=write_name_pattern([name]), to_us=0),),
+                instances=_pick_waits(measured, row),
             )
+
+
+def _pick_waits(measured: Measurements, wait: Mapping[str, Any]) -> tuple[Instance, ...]:
+    """Pick the steps in which this rank waits longest for this loader, and a median time."""
+    rows = measured.frame("loader_waits")
+    for name in ("run", "role", "rank", "name"):
+        rows = rows.filter(rows.equals(name, wait[name]))
+    return pick_cost_instances(measured, rows, "wait_ns")
 
 
 def _advise_on_loader(name: str) -> str:

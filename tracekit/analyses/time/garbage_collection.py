@@ -10,11 +10,12 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages, phrase_run
 from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
+from tracekit.job.instances import pick_cost_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_processes
 from tracekit.model.intervals import merge_interval_sets, subtract
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
@@ -115,7 +116,16 @@ def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thres
             round(lost),
             ratio,
             changes=(write_change("set", "host", by=f"(?i:{COLLECTION.pattern})|{COLLECTION_ROW.pattern}", to_us=0),),
+            instances=_pick_collections(measured, of_owner, "idle_ns" if lost_ns and has_gpu else "dur_ns"),
         )
+
+
+def _pick_collections(measured: Measurements, rows: Frame, cost: str) -> tuple[Instance, ...]:
+    """Pick the worst and the median stage by the time of its collections; the steps where none is in a stage."""
+    in_stages = rows.filter(rows.equals("window", "stage") & (rows.integers(cost) > 0))
+    return pick_cost_instances(
+        measured, in_stages if len(in_stages) else rows.filter(rows.equals("window", "step")), cost
+    )
 
 
 def _locate_collections(rows: Frame, run: str | None, role: str | None) -> Iterator[Place]:

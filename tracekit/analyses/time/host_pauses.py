@@ -9,7 +9,8 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, make_run_heading, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_of_pauses
 from tracekit.job.idle_time.causes import make_idle_time_measurement
-from tracekit.job.idle_time.recurring_pauses import RecurringPauses, find_recurring_pauses
+from tracekit.job.idle_time.recurring_pauses import RecurringPauses, find_recurring_pauses, select_recurring_pauses
+from tracekit.job.instances import pick_cost_instances
 from tracekit.job.rank_groups import EvidenceLack
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
@@ -154,6 +155,7 @@ def _report_pauses(measured: Measurements, owner: Owner, pauses: RecurringPauses
         pauses.ratio,
         caveats,
         changes=tuple(_list_place_changes(pauses, thresholds.of("host-silence")["silence_ns"])),
+        instances=pick_cost_instances(measured, select_recurring_pauses(measured, owner, pauses), "pause_ns"),
     )
 
 

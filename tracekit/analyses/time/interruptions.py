@@ -19,6 +19,7 @@ from tracekit.job.idle_time.interruptions import (
     list_interruptions_by_stage,
     measure_step_interruptions,
 )
+from tracekit.job.instances import pick_cost_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
@@ -184,6 +185,7 @@ def _report_allocator_calls(
         steady_interruption.lost_ratio,
         tuple(caveats),
         changes=tuple(_write_call_changes(late)),
+        instances=pick_cost_instances(measured, late, "dur_ns"),
     )
 
 
@@ -204,6 +206,7 @@ def _report_recompilation(
         steady_interruption.lost_ratio,
         ("first steps are known by their number: a resumed run compiles again",),
         changes=tuple(_write_call_changes(steady_interruption.rows)),
+        instances=pick_cost_instances(measured, steady_interruption.rows, "dur_ns"),
     )
 
 
@@ -224,6 +227,7 @@ def _report_graph_capture(
         steady_interruption.lost_ratio,
         ("an engine that frees its memory between steps may have to capture again",),
         changes=tuple(_write_call_changes(steady_interruption.rows)),
+        instances=pick_cost_instances(measured, steady_interruption.rows, "dur_ns"),
     )
 
 

@@ -1,0 +1,57 @@
+"""Every rule names the worst and the median interval that it judged; intervals are inside what they name."""
+
+import pytest
+from rules.firing import write_sources
+from rules.traces import FIRES
+
+from tracekit.analyses import ANALYSES
+from tracekit.pipeline.run import Options, analyze_uncached
+
+RULES = sorted(FIRES)
+
+WITHOUT = {
+    "profiling-artefact": "it is about files: their kind, their losses, their clocks",
+}
+"""Rules whose findings are about no interval, and why."""
+
+
+def analyzed(folder, rule):
+    questions = tuple(analysis.id for analysis in ANALYSES if rule in analysis.rules)
+    done = analyze_uncached(write_sources(folder, FIRES[rule].rows), Options(jobs=1, questions=questions))
+    (finding,) = [found for found in done.report.findings if found.rule == rule]
+    return finding, done.measurements
+
+
+def rows_at(measurements, table, place):
+    """The rows of a table in the source, process and step of a place."""
+    frame = measurements.frame(table)
+    named = {"source": place.source, "rank": place.rank, "step": place.step, "run": place.run, "role": place.role}
+    for name, value in named.items():
+        if value is not None and name in frame.columns:
+            frame = frame.filter(frame.equals(name, value))
+    return list(frame.rows("ts_ns", "dur_ns", *(["stage"] if table == "stages" else [])))
+
+
+def is_inside(place, rows):
+    return any(row["ts_ns"] <= place.start_ns and place.end_ns <= row["ts_ns"] + row["dur_ns"] for row in rows)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_finding_about_a_run_has_its_worst_and_its_median_interval(tmp_path, rule):
+    finding, measurements = analyzed(tmp_path, rule)
+    if rule in WITHOUT:
+        assert finding.instances == ()
+        return
+    assert [instance.which for instance in finding.instances] in (["worst"], ["worst", "median"])
+    costs = [instance.cost for instance in finding.instances]
+    assert costs == sorted(costs, reverse=True)
+    assert min(costs) > 0
+    for instance in finding.instances:
+        place = instance.place
+        assert place.source is not None
+        assert place.start_ns < place.end_ns
+        assert is_inside(place, rows_at(measurements, "captures", place)), "inside its recording"
+        if place.step is not None:
+            assert is_inside(place, rows_at(measurements, "steps", place)), "inside its step"
+        if instance.unit == "ns":
+            assert place.end_ns - place.start_ns > 0
