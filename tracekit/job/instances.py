@@ -15,6 +15,7 @@ from tracekit.job.frames import clear_redundant_parts, list_recorded_stage_range
 from tracekit.job.rank_groups import RANK_GROUP_STEP
 from tracekit.job.stages.windows import STAGE_KEY, StageKey, list_rows_of_windows, list_stage_keys
 from tracekit.model.report import Instance, Place
+from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.frame import Bools, Frame, concat, max_of, sum_of
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements
@@ -41,7 +42,9 @@ def pick_instances(
     """
     if not len(rows):
         return ()
-    rows = rows.with_columns(cost=rows.integers(cost), until_ns=rows["ts_ns"] + rows.integers(length))
+    rows = rows.filter(~rows.is_missing("ts_ns"))
+    start = rows.integers("ts_ns")
+    rows = rows.with_columns(cost=rows.integers(cost), ts_ns=start, until_ns=start + rows.integers(length))
     rows = rows.filter((rows["cost"] > 0) & (rows["until_ns"] > rows["ts_ns"]))
     order = rows.order("cost", "source", "ts_ns", descending=["cost"])
     chosen = order[[0, len(order) // 2]] if len(order) > 1 else order
@@ -109,6 +112,39 @@ def _list_longest_steps(measured: Measurements) -> Frame:
     keys = (*CAPTURE, "step")
     steps = measured.frame("steps").sort("dur_ns", "ts_ns", descending=["dur_ns"])
     return steps.distinct(*keys).select(*keys, "ts_ns", "dur_ns")
+
+
+def pick_pooled_instances(measured: Measurements, rows: Frame, **fields: Any) -> tuple[Instance, ...]:
+    """Pick the longest and the median interval of rows with the columns `EXTREMES`, each of which sums up `count` of them.
+
+    The median is that of the row in the middle, by `count`. Steps are those in which the intervals begin; a stage is that
+    of the row, which launched the work.
+    """
+    rows = rows.filter(~rows.is_missing("longest_ns"))
+    if not len(rows):
+        return ()
+    by_median = rows.order("median_ns", "source", "median_ts_ns", descending=["median_ns"])
+    middle = int(np.searchsorted(np.cumsum(rows["count"][by_median]), rows["count"].sum() // 2, side="right"))
+    places = np.array([rows.integers("longest_ns").argmax(), by_median[min(middle, len(rows) - 1)]])
+    chosen = rows.take(places).drop("step") if "step" in rows.columns else rows.take(places)
+    is_longest = np.array([True, False])
+    start, length = (
+        np.where(is_longest, chosen.integers(f"longest_{name}"), chosen.integers(f"median_{name}"))
+        for name in ("ts_ns", "ns")
+    )
+    chosen = _add_steps(measured, chosen.with_columns(ts_ns=start, dur_ns=length))
+    return pick_instances(chosen if int(rows["count"].sum()) > 1 else chosen.head(1), **fields)
+
+
+def _add_steps(measured: Measurements, rows: Frame) -> Frame:
+    """Add the number of the step in which each of a few rows begins; missing outside."""
+    steps = (measured.recorded or measured).frame("steps")
+    numbers: list[int | None] = []
+    for row in rows.rows("source", "pid", "ts_ns"):
+        is_around = (steps["ts_ns"] <= row["ts_ns"]) & (row["ts_ns"] < steps["ts_ns"] + steps["dur_ns"])
+        is_around &= steps.equals("source", row["source"]) & steps.equals("pid", row["pid"])
+        numbers.append(next(iter(steps.filter(is_around).values("step")), None))
+    return rows.with_columns(step=make_nullable_numbers(numbers))
 
 
 def list_stage_runs(measured: Measurements, stages: Collection[str], run: str | None, **labels: Labels) -> Frame:

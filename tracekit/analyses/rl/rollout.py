@@ -156,12 +156,15 @@ def _locate_generations(chosen_generations: Sequence[EngineGeneration]) -> tuple
     )
 
 
-def _pick_generations(generations: Sequence[EngineGeneration], costs: Sequence[float]) -> tuple[Instance, ...]:
+def _pick_generations(generations: Sequence[EngineGeneration], costs: Sequence[int]) -> tuple[Instance, ...]:
     """Pick the worst and the median generation by cost."""
-    names = ("source", "rank", "ts_ns", "dur_ns", "run", "role", "step", "engine")
-    rows = [(g.source, g.rank, g.ts_ns, g.dur_ns, *g.unit[:3], g.engine) for g in generations]
-    labelled = from_rows(names, rows).with_columns(cost=np.array(costs, np.int64))
-    return pick_instances(labelled, "cost")
+    labels = [(g.source, g.rank, *g.unit[:3]) for g in generations]
+    rows = from_rows(("source", "rank", "run", "role", "step"), labels).with_columns(
+        ts_ns=np.array([g.ts_ns for g in generations], np.int64),
+        dur_ns=np.array([g.dur_ns for g in generations], np.int64),
+        cost=np.array(costs, np.int64),
+    )
+    return pick_instances(rows, "cost")
 
 
 def _find_rollout_tail(
