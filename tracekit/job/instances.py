@@ -1,6 +1,6 @@
 """Instances of findings: the worst and the median of the intervals that a rule judged.
 
-A rule that looks at rows with times takes these rows. A rule that sums a table by step and stage takes the intervals of
+A rule about rows with times takes the rows it judged. A rule about sums by step and stage takes the intervals of
 these stages and steps in each process (`locate_costs`). Times are those of the recordings, uncorrected.
 """
 
@@ -71,14 +71,14 @@ def pick_window_instances(
 
 
 def find_rows_of_keys(rows: Frame, keys: Collection[StageKey]) -> Bools:
-    """Find the rows of these stages: run, role and canonical stage."""
+    """Find the rows of some stages, each by run, role and canonical stage."""
     groups = rows.group_by(*STAGE_KEY)
     is_wanted = [key in keys for key in list_stage_keys(groups.agg())]
     return np.array([*is_wanted, False], np.bool_)[groups.number]
 
 
 def pick_cost_instances(measured: Measurements, rows: Frame, cost: str, **fields: Any) -> tuple[Instance, ...]:
-    """Pick the worst and the median stage or step, by the sum of a column of these rows in it."""
+    """Pick the worst and the median stage or step, by the sum of a column over its rows."""
     return pick_instances(locate_costs(measured, rows, cost), "cost", **fields)
 
 
@@ -115,7 +115,7 @@ def _list_longest_steps(measured: Measurements) -> Frame:
 
 
 def pick_pooled_instances(measured: Measurements, rows: Frame, **fields: Any) -> tuple[Instance, ...]:
-    """Pick the longest and the median interval of rows with the columns `EXTREMES`, each of which sums up `count` of them.
+    """Pick the longest and the median op of rows with the columns `EXTREMES`, each row the sum of `count` ops.
 
     The median is that of the row in the middle, by `count`. Steps are those in which the intervals begin; a stage is that
     of the row, which launched the work.
@@ -147,15 +147,21 @@ def _add_steps(measured: Measurements, rows: Frame) -> Frame:
     return rows.with_columns(step=make_nullable_numbers(numbers))
 
 
-def list_stage_runs(measured: Measurements, stages: Collection[str], run: str | None, **labels: Labels) -> Frame:
-    """List the runs of these stages in one run as recorded, with times; only of these roles, ranks or steps if given."""
+def list_stage_runs(measured: Measurements, stage: str, run: str | None, **labels: Labels) -> Frame:
+    """List when a stage ran in one run of the job, with times; `labels` are the wanted roles, ranks or steps."""
     rows = list_recorded_stage_ranges(measured)
-    return _select_labels(rows.filter(rows.is_in("canonical", stages)), run, labels)
+    return _select_labels(rows.filter(rows.equals("canonical", stage)), run, labels)
 
 
 def list_step_runs(measured: Measurements, run: str | None, **labels: Labels) -> Frame:
-    """List the steps of one run in every process, with times; only of these roles, ranks or steps if given."""
+    """List the steps of one run of the job in every process, with times; `labels` are the wanted roles, ranks or steps."""
     return _select_labels(measured.frame("steps"), run, labels)
+
+
+def list_stage_or_step_runs(measured: Measurements, stage: str | None, run: str | None, **labels: Labels) -> Frame:
+    """List when a stage ran; the steps where no stage is named, or where it was not recorded."""
+    in_stage = list_stage_runs(measured, stage, run, **labels) if stage else NO_ROWS
+    return in_stage if len(in_stage) else list_step_runs(measured, run, **labels)
 
 
 def _select_labels(rows: Frame, run: str | None, labels: Mapping[str, Labels]) -> Frame:
@@ -167,7 +173,7 @@ def _select_labels(rows: Frame, run: str | None, labels: Mapping[str, Labels]) -
 
 
 def pick_member_instances(runs: Frame, costs: Frame) -> tuple[Instance, ...]:
-    """Pick the worst and the median step of a rank by the `cost` of each rank and step, at the longest of these runs in it."""
+    """Pick the worst and the median step of a rank by the `cost` of each rank and step, at its longest run in the step."""
     keys = (*RANK_GROUP_STEP, "rank")
     longest = clear_redundant_parts(runs).sort("dur_ns", "ts_ns", descending=["dur_ns"]).distinct(*keys)
     by_rank = costs.group_by(*keys).agg(cost=max_of("cost"))

@@ -365,7 +365,7 @@ class ClockOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedSteps:
+class StepNumbers:
     """Numbers of the steps of one run on which means and findings are based: without warm-up and incomplete steps.
 
     `left_out` lists the numbers of the other recorded steps. Steps without a number are in neither.
@@ -409,7 +409,7 @@ class Report(Displayed):
     recordings: tuple[Recording, ...] = ()
     replays: tuple[RunReplay, ...] = ()
     clocks: tuple[ClockOffset, ...] = ()
-    counted_steps: tuple[CountedSteps, ...] = ()
+    counted_steps: tuple[StepNumbers, ...] = ()
     schema: str = SCHEMA
 
     @property

@@ -142,7 +142,7 @@ def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresh
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
             (Place(**{name: worst[name] for name in _PLACE}),),
-            instances=_pick_steps(measured, late),
+            instances=_pick_driver_call_steps(measured, late),
             caveats=(
                 "the duration of the calls was not recorded",
                 "frameworks that share a GPU between training and rollout empty the cache on purpose",
@@ -150,7 +150,7 @@ def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresh
         )
 
 
-def _pick_steps(measured: Measurements, steps: Frame) -> tuple[Instance, ...]:
+def _pick_driver_call_steps(measured: Measurements, steps: Frame) -> tuple[Instance, ...]:
     """Pick the steps in which the driver gave and got back most bytes, and a median amount."""
     keys = ("source", "pid", "device", "step")
     history = measured.frame("memory_steps").sort("dur_ns", descending=["dur_ns"]).distinct(*keys)

@@ -360,7 +360,7 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
 
 
 def _pick_levels(measured: Measurements, peaks: Frame, column: str) -> tuple[Instance, ...]:
-    """Pick the stages (else the steps) of these allocators with the highest and with a median level."""
+    """Pick the stages with the highest and with a median level of some allocators; the steps where no stage is known."""
     keys = Allocator._fields
     for rows in (list_memory_stages(measured), measured.frame("memory_steps")):
         instances = pick_instances(rows.filter(rows.is_among(peaks, keys, optional=keys)), column, unit="bytes")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.instances import list_stage_runs, list_step_runs, pick_member_instances
+from tracekit.job.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
@@ -331,8 +331,7 @@ def _pick_longest_ranks(
     measured: Measurements, rank_group: RankGroup, rows: Frame, stage: str | None
 ) -> tuple[Instance, ...]:
     """Pick the rank that works longest beyond the others, and a median one, at the stage in which ranks differ most."""
-    in_stage = list_stage_runs(measured, {stage} if stage else (), rank_group.run)
-    runs = in_stage if len(in_stage) else list_step_runs(measured, rank_group.run)
+    runs = list_stage_or_step_runs(measured, stage, rank_group.run)
     return pick_member_instances(rank_group.select_rows(runs), rows.with_columns(cost=rows["beyond_ns"]))
 
 

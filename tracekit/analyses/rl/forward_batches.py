@@ -215,12 +215,12 @@ def _find_small_forward_batches(measured: Measurements, pooled: Frame, threshold
             None,
             ("the saving cannot be derived from a trace: try it", "needs free memory"),
             changes=tuple(_write_larger_batches(names)),
-            instances=_pick_batches(measured, (run, role), names),
+            instances=_pick_forward_batches(measured, (run, role), names),
         )
 
 
-def _pick_batches(measured: Measurements, owner: Owner, stages: Collection[str]) -> tuple[Instance, ...]:
-    """Pick the longest and the median forward-only micro-batch of these stages."""
+def _pick_forward_batches(measured: Measurements, owner: Owner, stages: Collection[str]) -> tuple[Instance, ...]:
+    """Pick the longest and the median forward-only micro-batch in some stages."""
     batches = measured.frame("forward_batches")
     batches = batches.with_columns(canonical=name_stages(batches, in_file=True))
     return pick_instances(batches.filter(find_rows_of_owners(batches, [owner]) & batches.is_in("canonical", stages)))

@@ -227,7 +227,7 @@ def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: T
 
 
 def _pick_batches(measured: Measurements, stage_runs: Frame) -> tuple[Instance, ...]:
-    """Pick the longest and the median batch of these runs of a stage."""
+    """Pick the longest and the median batch in some runs of a stage."""
     batches = _list_batches(measured)
     keys = (*dict.fromkeys((*PROCESS, *_STAGE_RUN_KEYS)), "kind")
     return pick_instances(batches.filter(batches.is_among(stage_runs, keys, optional=keys)), "length_ns")
@@ -279,7 +279,7 @@ def _find_redundant_log_probs(
                     "needed if the policy may change before the update (off-policy staleness), or to check the rollout's log-probs",
                 ),
                 changes=(write_change("remove", "range", stage="old_log_prob"),),
-                instances=pick_instances(list_stage_runs(measured, {"old_log_prob"}, run)),
+                instances=pick_instances(list_stage_runs(measured, "old_log_prob", run)),
             )
         )
     return findings, verdicts

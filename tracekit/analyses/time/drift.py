@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.instances import list_stage_runs, list_step_runs, pick_instances
+from tracekit.job.instances import list_stage_or_step_runs, pick_instances
 from tracekit.job.longer_steps import find_longer_pause, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
@@ -154,15 +154,8 @@ def _find_drift(
         share,
         ("a temporary slowdown from outside looks the same",),
         changes=_write_drift_changes({int(number) for number in late_steps.values("step")}, factor),
-        instances=pick_instances(_list_late_runs(measured, run, stage, late_steps)),
+        instances=pick_instances(list_stage_or_step_runs(measured, stage, run, step=set(late_steps.values("step")))),
     )
-
-
-def _list_late_runs(measured: Measurements, run: str | None, stage: str | None, late_steps: Frame) -> Frame:
-    """List the stage that takes most of the added time, in the steps of the rise; else these steps."""
-    steps = set(late_steps.values("step"))
-    in_stage = list_stage_runs(measured, {stage} if stage else (), run, step=steps)
-    return in_stage if len(in_stage) else list_step_runs(measured, run, step=steps)
 
 
 def _write_drift_changes(late_steps: set[int], factor: float | None) -> tuple[str, ...]:

@@ -306,7 +306,7 @@ def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: 
 def _pick_host_windows(
     measured: Measurements, counts: Frame, stages: Sequence[str | None], cost: str
 ) -> tuple[Instance, ...]:
-    """Pick the worst and the median of these stages, or of the steps for None, by a column of `host_counts`."""
+    """Pick the worst and the median run of some stages (None: the steps) by a column of `host_counts`."""
     windows = counts.filter(counts.equals("window", "step" if None in stages else "stage"))
     windows = windows.with_columns(canonical=name_stages(windows))
     if None not in stages:

@@ -431,7 +431,7 @@ def _locate_pauses(lost: HostPauses, gaps: Frame) -> Iterator[Place]:
 
 
 def _pick_pauses(measured: Measurements, lost: HostPauses, gaps: Frame) -> tuple[Instance, ...]:
-    """Pick the worst and the median of the longest gaps, by the part of their cause; else of the stages, by idle time."""
+    """Pick the worst and the median of the longest gaps, by the part of their cause. Without gaps, pick stages by idle time."""
     if not len(gaps):
         return pick_window_instances(measured, {window.key for window in lost.windows}, "idle_ns")
     return pick_instances(gaps, "cause_ns", **({"stage": None} if is_mostly_outside_stages(lost) else {}))

@@ -105,7 +105,7 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
             stage.share,
             ("a planned stage: the saving depends on how much less often or shorter it can run",),
             changes=(write_change("remove", "range", stage=stage.canonical),),
-            instances=pick_instances(list_stage_runs(measured, {stage.canonical}, stage.run, role={stage.role})),
+            instances=pick_instances(list_stage_runs(measured, stage.canonical, stage.run, role={stage.role})),
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.instances import list_stage_runs, list_step_runs, pick_member_instances
+from tracekit.job.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -482,9 +482,7 @@ def _find_stage_of_lateness(waited: CollectiveWaits, late: LateRanks) -> str:
 
 def _pick_late_steps(measured: Measurements, late: LateRanks, stage: str) -> tuple[Instance, ...]:
     """Pick the step in which a member is latest, and a median one, at the stage that makes it late."""
-    run = late.rank_group.run
-    in_stage = list_stage_runs(measured, {stage} if stage else (), run, rank=late.ranks)
-    runs = in_stage if len(in_stage) else list_step_runs(measured, run, rank=late.ranks)
+    runs = list_stage_or_step_runs(measured, stage, late.rank_group.run, rank=late.ranks)
     ranks = np.array(late.members.values("rank"), np.int64)
     count = len(late.lateness.steps)
     costs = late.lateness.steps.take(np.tile(np.arange(count), len(ranks)))

@@ -64,11 +64,11 @@ WINDOW = Column("category", "capture | step | stage.", ("capture", "step", "stag
 SHAPE_COUNT = Column("int64", "Distinct shapes in this row: 1, more for the pooled rest.")
 CALL_COUNT = Column("int64", "Calls.")
 LONGEST = {
-    "longest_ts_ns": Column("int64", "Start of the longest of them."),
+    "longest_ts_ns": Column("int64", "Start of the longest one."),
     "longest_ns": Column("int64", "Its duration."),
 }
 EXTREMES = {
-    "longest_ts_ns": Column("Int64", "Start of the longest of them; <NA> where unused."),
+    "longest_ts_ns": Column("Int64", "Start of the longest one; <NA> where unused."),
     "longest_ns": Column("Int64", "Its duration."),
     "median_ts_ns": Column("Int64", "Start of the one in the middle by duration."),
     "median_ns": Column("Int64", "Its duration."),

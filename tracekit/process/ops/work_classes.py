@@ -59,7 +59,7 @@ def sum_device_work_classes(trace: Trace, classes: Mapping[str, Bools]) -> dict[
 
 
 WHOLES = ("all", "gemm", "pass", "products")
-"""Classes that no finding is about alone: their longest op is not looked for."""
+"""Classes that only serve as wholes: their longest op stays unknown."""
 
 
 def _find_extremes(
