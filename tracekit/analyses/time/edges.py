@@ -79,7 +79,7 @@ def _sum_device_stage_edges(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -
     keys = {name: edges[name] for name in ("step", "stage", "next_stage")}
     times = {name: np.asarray(edges[name]) for name in EDGE_TIME_COLUMNS}
     sums = sum_by_keys(keys, {"count": np.ones(len(edges["edge_ns"]), np.int64), **times})
-    longest = find_longest_by_keys(keys, edges["ts_ns"], edges["edge_ns"])
+    longest = find_longest_by_keys(keys, np.asarray(edges["ts_ns"]), times["edge_ns"])
     return {**sums, **longest, "device": repeat_number(idle.device, len(sums["count"]))}
 
 

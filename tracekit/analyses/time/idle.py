@@ -434,7 +434,8 @@ def _pick_pauses(measured: Measurements, lost: HostPauses, gaps: Frame) -> tuple
     """Pick the worst and the median of the longest gaps, by the part of their cause. Without gaps, pick stages by idle time."""
     if not len(gaps):
         return pick_window_instances(measured, {window.key for window in lost.windows}, "idle_ns")
-    return pick_instances(gaps, "cause_ns", **({"stage": None} if is_mostly_outside_stages(lost) else {}))
+    is_outside = is_mostly_outside_stages(lost)
+    return pick_instances(gaps.with_columns(canonical=None) if is_outside else gaps, "cause_ns")
 
 
 def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -> str:

@@ -55,7 +55,7 @@ def describe_page_plan(report: Report) -> dict[str, Any] | None:
 
 def find_pins(finding: Finding, rows: ExplorerRows) -> list[Pin]:
     """Find the rows of the worst and the median instance of a finding; of its places with times, if it names no instance."""
-    named = [(instance.which, instance.place) for instance in finding.instances]
+    named: list[tuple[str, Place]] = [(instance.which, instance.place) for instance in finding.instances]
     if not named:
         named = [("interval", place) for place in finding.places if place.start_ns is not None][:MOST_PINS]
     pins = (_pin_interval(name, place, rows) for name, place in named)
