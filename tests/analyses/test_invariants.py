@@ -200,7 +200,7 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
     assert not split.duplicated(["device", "kind", "name"]).any()
 
 
-UNSCALED = {"ts_ns", "issue_ns", "longest_ts_ns", "median_ts_ns", "peak_ts_ns", "work_end_ns"}
+UNSCALED = {"ts_ns", "issue_ns", "longest_ts_ns", "max_ts_ns", "median_ts_ns", "peak_ts_ns", "work_end_ns"}
 """Instants: these do not grow with durations."""
 
 ABSOLUTE = {"idle", "idle_blame", "idle_frames", "idle_gaps", "idle_histogram", "host_counts", "slots", "stage_edges"}

@@ -136,6 +136,11 @@ def pick_pooled_instances(measured: Measurements, rows: Frame, **fields: Any) ->
     return pick_instances(chosen if int(rows["count"].sum()) > 1 else chosen.head(1), **fields)
 
 
+def pick_longest_instances(rows: Frame, **fields: Any) -> tuple[Instance, ...]:
+    """Pick the worst and the median of the rows with the columns `LONGEST`, each by its longest interval."""
+    return pick_instances(rows.with_columns(ts_ns=rows["longest_ts_ns"]), "longest_ns", length="longest_ns", **fields)
+
+
 def _add_steps(measured: Measurements, rows: Frame) -> Frame:
     """Add the number of the step in which each of a few rows begins; missing outside."""
     steps = (measured.recorded or measured).frame("steps")

@@ -30,7 +30,7 @@ def find_longest_and_median(group: Ints, start: Ints, dur: Ints, count: int) -> 
     return columns
 
 
-def find_longest_by_keys(keys: Mapping[str, Array], start: Ints, dur: Ints) -> dict[str, Array]:
+def find_longest_by_keys(keys: Mapping[str, Array], start: Ints, dur: Ints) -> dict[str, Ints]:
     """Find the longest interval of each combination of keys, in the order of `sum_by_keys`: the columns `LONGEST`."""
     group, first = group_arrays(list(keys.values()))
     extremes = find_longest_and_median(group, start, dur, len(first))

@@ -19,7 +19,7 @@ from tracekit.job.idle_time.launching import (
     select_many_kernel_rows,
     subtract_synced_gaps,
 )
-from tracekit.job.instances import pick_cost_instances
+from tracekit.job.instances import pick_cost_instances, pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_processes, count_steps_of_processes
@@ -29,7 +29,7 @@ from tracekit.model.report import Finding, Instance, Metric, Place, Section, She
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, trim_texts
-from tracekit.model.tables.columns import NAME, PLACE, STAGE
+from tracekit.model.tables.columns import LONGEST, NAME, PLACE, STAGE
 from tracekit.model.tables.frame import Frame, divide, sum_of, texts, where
 from tracekit.model.tables.keys import sort_in_groups, sum_by_group
 from tracekit.model.text.changes import write_change, write_name_pattern
@@ -96,6 +96,7 @@ OP_RUNS = Table(
         "call_count": Column("int64", "Calls."),
         "op_ns": Column("int64", "Time of the calls."),
         "span_ns": Column("int64", "From the begin of the first call to the end of the last, Σ over rows of calls."),
+        **LONGEST,
     },
 )
 
@@ -414,8 +415,7 @@ def _find_small_ops(measured: Measurements, table: Frame, thresholds: Thresholds
         _, saved_ratio = steps.per_step(float(loops["lost_ns"].sum()) if len(loops) else 0.0)
         if (saved_ratio or 0.0) >= limit["run_ratio"]:
             finding = _report_op_runs(row, loops, thresholds, steps, phrase_run(measured, run))
-            instances = pick_cost_instances(measured, of_owner, "span_ns")
-            yield replace(finding, instances=instances)
+            yield replace(finding, instances=pick_longest_instances(of_owner))
         elif _has_many_short_calls(row, limit):
             in_role = table.equals("run", run) & table.equals("role", role) & ~table.is_missing("canonical")
             finding = _report_many_ops(row, table.filter(in_role), thresholds, steps, phrase_run(measured, run))

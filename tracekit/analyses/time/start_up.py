@@ -19,7 +19,7 @@ from tracekit.job.frames import (
     summarize_step_walls,
 )
 from tracekit.job.idle_time.interruptions import find_costly_interruptions
-from tracekit.job.instances import pick_instances
+from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
@@ -32,7 +32,7 @@ from tracekit.job.stages.windows import (
 )
 from tracekit.job.steps.start_up import RunStartUp, find_run_start_ups
 from tracekit.model.intervals import Ints, measure_coverage
-from tracekit.model.report import Finding, Instance, Place, Section, Sheet
+from tracekit.model.report import Finding, Place, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
@@ -300,7 +300,7 @@ def _find_start_up_before_work(measured: Measurements, rows: Frame, thresholds: 
             lost_ns,
             lost_ratio,
             (_caveat_time_after_start_up(after_ns),),
-            instances=_pick_start_up_calls(calls),
+            instances=pick_longest_instances(calls),
         )
 
 
@@ -332,7 +332,7 @@ def _find_wait_in_progress(measured: Measurements, rows: Frame) -> Iterator[Find
             None,
             None,
             (_caveat_time_after_start_up(prefix.whole_ns - prefix.start_up_ns),),
-            instances=_pick_start_up_calls(waits),
+            instances=pick_longest_instances(waits),
         )
 
 
@@ -362,7 +362,7 @@ def _find_start_skew(measured: Measurements, rows: Frame) -> Iterator[Finding]:
             None,
             None,
             ("this report excludes that call",),
-            instances=_pick_start_up_calls(of_run),
+            instances=pick_longest_instances(of_run),
         )
 
 
@@ -396,7 +396,7 @@ def _find_start_up_within_steps(measured: Measurements, rows: Frame, thresholds:
             _locate_start_up_calls(calls),
             round(lost),
             ratio,
-            instances=_pick_start_up_calls(calls),
+            instances=pick_longest_instances(calls),
         )
 
 
@@ -439,7 +439,7 @@ def _find_start_up_in_warm_up(measured: Measurements, rows: Frame, thresholds: T
             None,
             None,
             ("this report excludes these steps",),
-            instances=_pick_start_up_calls(of_run),
+            instances=pick_longest_instances(of_run),
         )
 
 
@@ -465,7 +465,7 @@ def _find_start_up_outside_steps(measured: Measurements, rows: Frame, thresholds
             None,
             None,
             ("this report excludes that time",),
-            instances=_pick_start_up_calls(of_run),
+            instances=pick_longest_instances(of_run),
         )
 
 
@@ -476,11 +476,6 @@ def _locate_start_up_calls(rows: Frame) -> tuple[Place, ...]:
     return tuple(
         Place(run=row["run"], role=row["role"], stage=row["canonical"], name=row["name"]) for row in longest.rows()
     )
-
-
-def _pick_start_up_calls(rows: Frame) -> tuple[Instance, ...]:
-    """Pick the longest call, and a median one of the longest of each name, step and stage."""
-    return pick_instances(rows.with_columns(ts_ns=rows["longest_ts_ns"]), "longest_ns", length="longest_ns")
 
 
 def _make_start_up_table(measured: Measurements, rows: Frame) -> Sheet:
