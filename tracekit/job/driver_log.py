@@ -79,7 +79,8 @@ def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
 
 
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
-    """Sort the rows of one log into stages, steps and work."""
+    """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
+    logged = _select_last_parts(logged)
     by_name = logged.group_by("name")
     stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
@@ -91,6 +92,13 @@ def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
         _map_first_logged_name(logged, _STEP_TIMERS, "dur_ns"),
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
     )
+
+
+def _select_last_parts(logged: Frame) -> Frame:
+    """Select the rows of the last part that has each step."""
+    by_step = logged.group_by("step")
+    last = by_step.agg(part=max_of("part"))["part"]
+    return logged.filter(logged["part"] == last[by_step.number])
 
 
 def _map_first_logged_name(logged: Frame, names: tuple[str, ...], column: str) -> dict[int, Any]:

@@ -26,6 +26,8 @@ LOGGED = Table(
     "one timer, token count, throughput or load that a driver's log gives for one step",
     {
         **KEYS,
+        "ts_ns": Column("Int64", "When it was logged, ns since the Unix epoch; <NA> where the log has no times."),
+        "part": Column("int64", "Part of the log, from 0; a restart begins a new one."),
         "step": STEP,
         "name": NAME,
         "value": Column("Float64", "Value as logged."),
@@ -63,6 +65,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     dur = np.rint(np.where(sound, value, 0) * 1e9).astype(np.int64)
     return {
         "logged": {
+            "ts_ns": select_rows(trace.nullable("log_values", "ts_ns"), rows),
+            "part": trace.numbers("log_values", "part")[rows],
             "step": select_rows(trace.nullable("log_values", "step"), rows),
             "name": Coded(codes.astype(choose_narrowest(len(used))), tuple(names.texts[code] for code in used)),
             "value": values,
