@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import phrases
@@ -23,7 +24,7 @@ from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import PageDetails, fit_details
 from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memory_curves
+from tracekit.render.explorer.overlays import encode_critical_path, encode_memory_curves
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
