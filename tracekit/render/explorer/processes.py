@@ -145,11 +145,11 @@ class ExplorerRows:
 def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRows:
     """Put the rows of all processes on one clock, in order of run, role, rank and device."""
     with_rows = [data for data in processes if len(data.numbers.get("row.kind", ()))]
-    ordered = sorted(with_rows, key=_make_order_key)
+    ordered = sorted(with_rows, key=make_order_key)
     offsets = read_clock_offsets(report)
     late = [offsets.get(data.source.rank, 0) for data in ordered]
-    begin = min((_find_first_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=0)
-    end = max((_find_last_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=begin)
+    begin = min((find_first_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=0)
+    end = max((find_last_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=begin)
     page = tuple(
         PageProcess(number, data, data.base_ns - offset - begin)
         for number, (data, offset) in enumerate(zip(ordered, late, strict=True))
@@ -165,18 +165,18 @@ def read_clock_offsets(report: Report) -> dict[int | None, int]:
     return {rank: round(offset) for rank, offset in pairs if isinstance(rank, int) and isinstance(offset, int | float)}
 
 
-def _make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
+def make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
     """Make the key by which processes are ordered."""
     source = data.source
     return source.run, source.role or "", source.rank is None, source.rank or 0, source.host or "", source.name
 
 
-def _find_first_instant(data: ProcessData) -> int:
+def find_first_instant(data: ProcessData) -> int:
     """Find the first instant of the rows of a process."""
     return data.base_ns + min(int(times.min()) for times, _ in _iterate_spans(data))
 
 
-def _find_last_instant(data: ProcessData) -> int:
+def find_last_instant(data: ProcessData) -> int:
     """Find the last instant of the rows of a process."""
     return data.base_ns + max(int((start.astype(np.int64) + length).max()) for start, length in _iterate_spans(data))
 
