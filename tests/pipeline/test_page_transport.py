@@ -23,6 +23,7 @@ from tracekit.model.inputs.page_blocks import (
     pack_page_blocks,
     unpack_page_blocks,
 )
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.pipeline import report_cache
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
@@ -31,7 +32,8 @@ from tracekit.pipeline.options import Options
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.process.page_blocks import build as building
 from tracekit.process.page_blocks.build import build_page_blocks
-from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.render.explorer.page import write_explorer_page
+from tracekit.render.explorer.template import PageAssets
 from tracekit.render.json import read_report_json
 
 ROOT = Path(__file__).parents[2]
@@ -299,7 +301,7 @@ def test_damaged_columns_are_refused_or_make_a_page(sound, seed):
         except DamagedPageError:
             refused += 1
             continue
-        page = write_explorer_page(report, [blocks, sound[1]], ASSETS, [["x"] * 3] * 20, 400_000)
+        page = write_explorer_page(report, [blocks, sound[1]], ASSETS, PAGE_CAUSES, 400_000)
         assert page.text
         written += 1
     assert refused > 10

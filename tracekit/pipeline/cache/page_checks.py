@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.page_blocks import DamagedPageError, Numbers, PageBlocks
-from tracekit.model.tables.slots import CAUSES
+from tracekit.model.tables.slots import PAGE_CAUSES
 
 Ints = npt.NDArray[np.int64]
 
 MOST_NS = 2**60
 """Longest time on a page, and the largest sum of times and counts of one column."""
 
-STATES = 5 + len(CAUSES)
+STATES = 5 + len(PAGE_CAUSES)
 """States of a timeline: none, four classes of work, the causes of idle time."""
 
 KINDS = 3
@@ -143,7 +143,7 @@ def _check_references(columns: _CheckedColumns, names: int, threads: int) -> Non
         "sum.kind": KINDS,
         "sum.range": int(ranges.sum()) + 1,
         "timeline.state": STATES,
-        "segment.cause": len(CAUSES),
+        "segment.cause": len(PAGE_CAUSES),
         "host.thread": threads,
         "range.step": np.repeat(steps + 1, ranges),
         "kernel.cell": np.repeat(steps + 1, columns.read("row.kernels")),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tracekit.model.inputs.timeline import PathPieces
 from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.names import PageNames
+from tracekit.render.explorer.process_files import list_file_names
 from tracekit.render.explorer.processes import ExplorerRows
 from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
 
@@ -25,7 +26,8 @@ def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageName
     for number, row in enumerate(rows.rows):
         data = row.process.data
         place = number + 1, row.process.shift_ns - data.base_ns
-        places.setdefault((data.source.name, data.source.pid), place)
+        for file in list_file_names(data):
+            places.setdefault((file, data.source.pid), place)
     on_page = [places.get(key, (0, -rows.begin_ns)) for key in zip(pieces.source, pieces.pid, strict=True)]
     row_numbers, shift = np.array(on_page, np.int64).reshape(-1, 2).T
     start = np.array(pieces.ts_ns, np.int64) + shift

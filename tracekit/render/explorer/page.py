@@ -28,7 +28,8 @@ from tracekit.render.explorer.plain import (
     write_top_kernels,
     write_unanswered,
 )
-from tracekit.render.explorer.processes import ExplorerRows, ProcessData, arrange_rows
+from tracekit.render.explorer.process_files import ProcessData
+from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
     encode_ranges,
