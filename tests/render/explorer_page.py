@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
-from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.trace import Want
 from tracekit.pipeline.measure_source import read_source
 from tracekit.pipeline.replaying import replay_measured
@@ -25,7 +25,7 @@ from tracekit.render.explorer.template import read_page_assets
 from tracekit.replay.ledger import list_path_pieces
 from tracekit.replay.process_graph import READS
 
-CAUSE_ROWS = [(key, *CAUSE_TITLES[key]) for key in CAUSES]
+CAUSE_ROWS = PAGE_CAUSES
 SUFFIXES = (".json", ".json.gz", ".sqlite")
 
 

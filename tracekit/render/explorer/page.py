@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import phrases
@@ -19,7 +20,7 @@ from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
 from tracekit.render.explorer.heads import KINDS, describe_details, describe_page_row
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memory_curves
+from tracekit.render.explorer.overlays import encode_critical_path, encode_memory_curves
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
@@ -27,7 +28,8 @@ from tracekit.render.explorer.plain import (
     write_top_kernels,
     write_unanswered,
 )
-from tracekit.render.explorer.processes import ExplorerRows, ProcessData, arrange_rows
+from tracekit.render.explorer.process_files import ProcessData
+from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
     encode_ranges,
