@@ -24,6 +24,7 @@ import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.model.intervals import measure_coverage, merge_intervals
 from tracekit.model.report import Finding, Heading, Instance, Place, Report, Section, Sheet
+from tracekit.model.tables.slots import CAUSES
 from tracekit.process.calls.launches import find_launches
 from tracekit.process.device.placement import place_device_ops
 from tracekit.process.idle_time.attribution import attribute_idle_time
@@ -31,8 +32,9 @@ from tracekit.process.idle_time.tables import sum_idle_time_by_window
 from tracekit.process.steps.windows import find_steps_and_stages
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.cells import LEVEL_LIMITS_NS, list_row_cells, merge_row_kernels
-from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.processes import arrange_rows
+from tracekit.render.explorer.template import PageAssets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROFILE = EXAMPLES / "simulated_gpu" / "outputs" / "profile"
@@ -129,7 +131,7 @@ def test_the_segments_of_gaps_have_the_causes_of_the_analysis(page, traces):
     for row, trace in enumerate(traces):
         for idle in trace.derived(make_idle_time_measurement()):
             of_row = segments[:, gaps[0][of_gap] == row]
-            for cause, (key, _, _) in enumerate(CAUSE_ROWS):
+            for cause, key in enumerate(CAUSES):
                 assert of_row[0][of_row[1] == cause].sum() == idle.causes[key].total
 
 
@@ -213,7 +215,7 @@ def test_bins_are_the_time_of_the_row_within_rounding(page, traces):
         covered = measure_coverage(comm, edges[:-1], edges[1:])
         assert np.abs(planes[row, 3] * width / 255 - covered).max() <= 0.5 * width / 255
         (idle,) = trace.derived(make_idle_time_measurement())
-        causes = np.stack([measure_coverage(idle.causes[key], edges[:-1], edges[1:]) for key, _, _ in CAUSE_ROWS])
+        causes = np.stack([measure_coverage(idle.causes[key], edges[:-1], edges[1:]) for key in CAUSES])
         assert (planes[row, 4] == np.where(causes.any(0), causes.argmax(0) + 1, 0)).all()
 
 

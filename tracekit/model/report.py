@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from tracekit.model.display import Displayed, import_display
 from tracekit.model.errors import make_unknown_name_error
+from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.records import dataclass
 from tracekit.model.system.lazy_pandas import pd
 
@@ -316,6 +317,9 @@ class Section(Displayed):
     charts: tuple[Chart, ...] = ()
 
 
+NOT_IN_JSON = frozenset(("timeline",))
+"""Fields of a report that JSON does not have."""
+
 MADE_LATER = ("metrics", "sheets", "caveats", "charts")
 """Fields of a section that the first screen does not show; they may be lazy sequences."""
 
@@ -411,6 +415,8 @@ class Report(Displayed):
     clocks: tuple[ClockOffset, ...] = ()
     counted_steps: tuple[StepNumbers, ...] = ()
     schema: str = SCHEMA
+    timeline: Timeline | None = None
+    """For the page only."""
 
     @property
     def asks_rules(self) -> bool:
