@@ -111,10 +111,10 @@ class EngineOutcome:
     judged: Finding | Verdict
 
 
-def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Report every engine and GPU by its log; judge R60, R61 and R62."""
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """Report every engine and GPU by its log; judge R60, R61 and R62. None without such a log."""
     if not measured.row_count("engine_levels"):
-        return ANALYSIS.skipped("no log of a rollout engine or a machine was given")
+        return None
     records = list_engine_records(measured)
     judged: list[Finding | Verdict] = []
     for find in (_find_preemption, _find_starved, _find_queue):
