@@ -136,6 +136,7 @@ QUESTIONS = (
     "rl.forward_batches",
     "rl.rollout",
     "engines.engine_log",
+    "engines.requests",
     "time.host",
     "time.cpu",
     "time.data_loading",

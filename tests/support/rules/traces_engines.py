@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from rules.firing import Firing, Sources
 
 
@@ -17,6 +19,21 @@ def vllm(*samples: tuple[int, int, float, float, int], every: int = 10) -> Sourc
             + f"GPU KV cache usage: {kv:.1f}%, Prefix cache hit rate: 41.2%"
         )
     return {"engine/vllm.log": ("\n".join(lines) + "\n").encode()}
+
+
+def requests(*waits: float) -> Sources:
+    """Spans of requests that wait so many seconds and then generate for one."""
+    spans = [
+        {
+            "name": "llm_request", "startTimeUnixNano": "1756720800000000000",
+            "attributes": [
+                {"key": f"gen_ai.latency.{key}", "value": {"doubleValue": value}}
+                for key, value in (("e2e", 1.0 + wait), ("time_in_queue", wait), ("time_in_model_decode", 1.0))
+            ],
+        }
+        for wait in waits
+    ]  # fmt: skip
+    return {"traces.jsonl": json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()}
 
 
 FIRES: dict[str, Firing] = {
@@ -38,6 +55,13 @@ FIRES: dict[str, Firing] = {
         "4 requests wait while 8 run and the KV cache is 50 % full, for 50 % of the time with requests",
         "medium", None, None, {"time_ratio": 0.5, "waiting": 4, "running": 8, "kv_ratio": 0.5},
     ),
+    # 94 of 1 s and 6 of 5 s: the slowest 5 wait 4 s; of the other 95 one does.
+    "request-tail": Firing(
+        requests(*[0.0] * 94, *[4.0] * 6),
+        "the slowest 5 % of 100 requests take over 5,000 ms, 5.0 times the median; 100 % of the difference is waiting in the engine's queue",
+        "medium", None, None,
+        {"p95": 5 * 10**9, "median": 10**9, "cause_ratio": 1.0, "tail_part": 4 * 10**9},
+    ),
 }  # fmt: skip
 
 NEAR_MISSES: dict[str, Sources] = {
@@ -47,4 +71,6 @@ NEAR_MISSES: dict[str, Sources] = {
     "engine-starved": vllm(*[(10, 0, 10, 300, 0)] * 6, *[(100, 0, 10, 3000, 0)] * 19),
     # Exactly 30 %.
     "engine-queue": vllm(*[(8, 4, 50, 300, 0)] * 3, *[(8, 0, 50, 300, 0)] * 7),
+    # 2.4 times the median.
+    "request-tail": requests(*[0.0] * 94, *[1.4] * 6),
 }

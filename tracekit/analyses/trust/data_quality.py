@@ -383,6 +383,7 @@ ANALYSIS = Analysis(
         "memory_segments",
         "log_values",
         "engine_log",
+        "engine_requests",
     ),
     args=("In msg nelems",),
     writes=(CAPTURES, RECORDINGS, "quality"),

@@ -299,7 +299,7 @@ def _describe_memory_log(group: RecordingGroup) -> str:
 
 
 def _describe_engine_log(group: RecordingGroup) -> str:
-    return f"A log of a rollout engine or a machine{group.share}."
+    return f"A log of a rollout engine, its requests or a machine{group.share}."
 
 
 def _describe_flight_dumps(group: RecordingGroup) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracekit.job.engines.records import SYSTEM_TITLES, list_engine_records
+from tracekit.job.engines.requests import list_request_times
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
@@ -22,7 +23,12 @@ def describe_engine_logs(measured: Measurements) -> str:
         return ""
     records = list_engine_records(measured)
     if not records:
-        return "GPUs of a machine, as sampled"
+        requests = sum(times.requests for times in list_request_times(measured))
+        return (
+            f"{requests:,} recorded {choose_plural(requests, 'request')}"
+            if requests
+            else "GPUs of a machine, as sampled"
+        )
     systems = ", ".join(dict.fromkeys(SYSTEM_TITLES.get(record.system, record.system) for record in records))
     count = len({(record.run, record.system, record.engine) for record in records})
     spans = [float(record.at_s.max()) for record in records if record.at_s is not None]

@@ -56,9 +56,11 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Raises only `TraceFormatError`.
     """
     log, losses = read_log(Path(source.path), EngineValues, _add_engine_lines, on_bytes)
-    tables = Frames({"engine_log": log.make_table()} if want.table("engine_log") else {})
+    tables = {"engine_log": log.make_table()} if want.table("engine_log") else {}
+    if log.requests.line and want.table("engine_requests"):
+        tables["engine_requests"] = log.requests.make_table()
     meta = {"element_count": len(log.value), "absolute_time": False}
-    return [Trace(source, tables, tuple(_note_skipped_engine_lines(log, losses, source.name)), meta)]
+    return [Trace(source, Frames(tables), tuple(_note_skipped_engine_lines(log, losses, source.name)), meta)]
 
 
 def _add_engine_lines(rows: Iterator[tuple[int, str | None]], log: EngineValues) -> None:
@@ -90,7 +92,7 @@ def _note_skipped_engine_lines(log: EngineValues, losses: list[DataLoss], source
     counts: tuple[tuple[NoteSeverity, str, str, int], ...] = (
         ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
         ("info", "log-not-finite", "logged values that are not finite numbers were left out", log.not_finite),
-        ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,} were left out", log.over),
-        ("info", "log-empty", "an engine's log without any statistics", int(not log.value)),
+        ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,} were left out", log.over + log.requests.over),
+        ("info", "log-empty", "an engine's log without any statistics", int(not log.value and not log.requests.line)),
     )
     return note_log_losses(losses, counts, source)

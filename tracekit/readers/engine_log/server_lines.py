@@ -68,12 +68,22 @@ _SETTING = compile_lazily(
 )
 
 
+_REQUEST = compile_lazily(
+    r"Req Time Stats\([^)]{0,400}?input len=([0-9]{1,12}), output len=([0-9]{1,12})[^)]{0,200}\): (.{0,2000})"
+)
+_DURATION = compile_lazily(r"([a-z_]{1,40})_duration=" + _NUMBER + "ms")
+_START = compile_lazily(r"start(?:_time)?=([0-9]{10}(?:\.[0-9]{1,9})?)")
+
+
 def add_server_line(line: str, number: int, log: EngineValues) -> None:
     """Add the values of one line of a server's log; other lines add nothing."""
     if not any(mark in line for mark in SERVER_MARKS):
         return
     text = _ANSI.sub("", line) if "\x1b" in line else line
     ts_ns = read_line_time(text, log)
+    if "Req Time Stats(" in text:
+        _add_sglang_request(text, number, log)
+        return
     if "Decode batch" in text or "Prefill batch" in text or "Retract requests" in text:
         _add_sglang_batch(text, number, ts_ns, log)
         return
@@ -146,6 +156,26 @@ def _add_vllm_sleep(text: str, number: int, ts_ns: int | None, who: tuple[str, s
         digits = size[1].replace(",", "")
         if digits:
             log.add(number, ts_ns, who, "kv_cache_tokens", float(digits), "setting")
+
+
+def _add_sglang_request(text: str, number: int, log: EngineValues) -> None:
+    """Add the times of one request, which SGLang logs with `--enable-request-time-stats-logging`."""
+    found = _REQUEST.search(text)
+    if found is None:
+        return
+    times = {part[1]: round(float(part[2]) * 1e6) for part in _DURATION.finditer(found[3])}
+    queue, forward = times.get("queue"), times.get("forward")
+    start = _START.search(found[3])
+    log.requests.add(
+        number,
+        "request",
+        ts_ns=round(float(start[1]) * 1e9) if start else None,
+        dur_ns=queue + forward if queue is not None and forward is not None else None,
+        queue_ns=queue,
+        forward_ns=forward,
+        prompt_tokens=int(found[1]),
+        response_tokens=int(found[2]),
+    )
 
 
 def _add_sglang_batch(text: str, number: int, ts_ns: int | None, log: EngineValues) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns, choose_narrowest, make_nullable_numbers
+from tracekit.readers.request_rows import RequestRows
 
 MAX_VALUES = 2_000_000
 """Most values kept from one log."""
@@ -80,6 +81,7 @@ class EngineValues:
     names: dict[str, int] = field(default_factory=dict[str, int])
     engines: set[str] = field(default_factory=set[str])
     clock: LogClock = field(default_factory=LogClock)
+    requests: RequestRows = field(default_factory=RequestRows)
     too_long: int = 0
     not_finite: int = 0
     over: int = 0
