@@ -336,6 +336,7 @@ _KINDS: dict[str, type[Any]] = {
         *(
             nouns.Metric,
             nouns.Place,
+            nouns.Instance,
             nouns.Finding,
             nouns.Saving,
             nouns.RunReplay,
@@ -344,6 +345,7 @@ _KINDS: dict[str, type[Any]] = {
             nouns.Heading,
         ),
         *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Recording, nouns.Report),
+        *(nouns.ClockOffset, nouns.StepNumbers),
     )
 }
 _ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
