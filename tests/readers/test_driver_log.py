@@ -90,6 +90,7 @@ def test_nemo_rls_console(tmp_path):
         (3, "timing/train/total_step_time"): 12.34,
         (3, "timing/train/policy_training"): 8.45,
         (3, "timing/train/prepare_for_generation/transfer_and_update_weights"): 0.5,
+        (3, "train/mean_gen_tokens_per_sample"): 9.0,
     }
 
 

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import field
 
-from tracekit.model.records import dataclass
 from tracekit.model.text.patterns import compile_lazily
+from tracekit.readers.driver_log.console_state import ConsoleLog, parse_printed_number
+from tracekit.readers.driver_log.dict_lines import (
+    ROLL_STEP,
+    add_openrlhf_line,
+    add_roll_line,
+    add_slime_line,
+    add_trl_line,
+    note_progress_bar,
+)
+from tracekit.readers.driver_log.headed_tables import (
+    add_areal_row,
+    add_nemo_value,
+    note_areal_heading,
+    note_nemo_heading,
+)
 from tracekit.readers.driver_log.json_lines import add_logged_object, parse_json_object
 from tracekit.readers.driver_log.values import LoggedValues
 
 ANSI = compile_lazily(r"\x1b\[[0-9;?]*[A-Za-z]")
 RAY_PREFIX = compile_lazily(r"\((\w{1,60}) pid=([0-9]{1,10})(?:, ip=[^)\s]{1,60})?\)\s?")
 STEP_LINE = compile_lazily(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
-NEMO_HEADING = compile_lazily(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
-NEMO_TIMER = compile_lazily(r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z")
-TIMER = compile_lazily(r"timing_s/|timing/train/|perf/time_per_step")
-NEMO_TOTALS = {"Total step time": "total_step_time", "Total validation time": "total_validation_time"}
-"""Totals that NeMo-RL prints in words, with the names of their timers."""
-
+TIMER = compile_lazily(r"timing_s/|timing/train/|perf/time_per_step|time/step_")
 DRIVERS = frozenset({"TaskRunner", "main_task"})
 """Ray actors and tasks that run verl's driver."""
 
-_NUMBER = compile_lazily(
-    r"(?:[A-Za-z_][\w.]{0,60}\()?"
-    r"([-+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?|[-+]?(?:nan|inf))"
-    r"(?:,[^()]{0,200})?\)?"
-)
 _PROGRESS = compile_lazily(
     r"Training Progress:\s{0,4}[0-9]{1,3}%\|[^|]{0,400}\| ([0-9]{1,18})/[0-9]{1,18} "
     r"\[(?:([0-9]{1,4}) days?, )?(?:([0-9]{1,5}):)?([0-9]{1,2}):([0-9]{2})<"
@@ -38,18 +40,6 @@ PROGRESS_NAME = "progress/elapsed_s"
 _PAIR = compile_lazily(r"[^\s:]:(?:[\w.]{1,60}\()?[-+.\w]{1,60}[^:]{0,200}\Z")
 _DIGITS = compile_lazily(r"[-+.0-9eE]{1,60}\)?\Z")
 MAX_WRAPPED_LINES, MAX_WRAPPED_CHARS = 200, 2**20
-
-
-@dataclass(slots=True)
-class ConsoleLog:
-    """Values parsed so far, and the state of lines that belong together."""
-
-    values: LoggedValues = field(default_factory=LoggedValues)
-    pid: str | None = None
-    heading: int | None = None
-    wrapped: list[str] = field(default_factory=list[str])
-    wrapped_at: int = 0
-    wrapped_chars: int = 0
 
 
 def add_console_lines(rows: Iterator[tuple[int, str | None]], log: ConsoleLog) -> None:
@@ -143,11 +133,22 @@ def _continues_pairs(tail: str, text: str, wrapped: bool) -> bool:
 
 def _has_pair(text: str) -> bool:
     """Check whether one of the pieces of a line is a name and a number."""
-    for piece in text.split(" - "):
-        name, _, value = piece.rpartition(":")
-        if name and _NUMBER.fullmatch(value.strip()):
-            return True
-    return False
+    return any(_split_pair(piece)[0] for piece in text.split(" - "))
+
+
+def _split_pair(piece: str) -> tuple[str, float | None]:
+    """Split `name:number`; the name is empty for other text. Calls and texts in the value may contain colons.
+
+    >>> _split_pair("perf/mfu:tensor(0.5, device='cuda:0')"), _split_pair("val/gsm8k:v1/acc:nan"), _split_pair("x")
+    (('perf/mfu', 0.5), ('val/gsm8k:v1/acc', nan), ('', None))
+    """
+    name, _, printed = piece.rpartition(":")
+    value = parse_printed_number(printed) if name else None
+    if name and value is None and piece.endswith((")", ")'", ')"')):
+        before, _, call = piece.partition("(")
+        name, _, function = before.rpartition(":")
+        value = parse_printed_number(f"{function}({call}") if name else None
+    return ("", None) if value is None else (name.strip(), value)
 
 
 def flush_wrapped_line(log: ConsoleLog) -> None:
@@ -158,10 +159,9 @@ def flush_wrapped_line(log: ConsoleLog) -> None:
         return
     values: dict[str, object] = {}
     for piece in text[match.end() :].split(" - "):
-        name, _, value = piece.rpartition(":")
-        printed = _NUMBER.fullmatch(value.strip())
-        if name and printed:
-            values[name.strip()] = float(printed[1])
+        name, value = _split_pair(piece)
+        if name:
+            values[name] = value
     log.values.add_record(log.wrapped_at, int(match[1]), values)
 
 
@@ -175,29 +175,17 @@ def _add_progress(text: str, number: int, log: ConsoleLog) -> None:
     log.values.add_record(number, int(match[1]), {PROGRESS_NAME: float(elapsed)}, joins=True)
 
 
-def _add_nemo_heading(text: str, number: int, log: ConsoleLog) -> None:
-    """Remember the step whose timers follow."""
-    del number
-    match = NEMO_HEADING.search(text)
-    if match:
-        log.heading = int(match[1])
-
-
-def _add_nemo_timer(text: str, number: int, log: ConsoleLog) -> None:
-    """Add a timer below the heading of its step."""
-    timer = NEMO_TIMER.search(text) if log.heading is not None else None
-    if timer is None or log.heading is None:
-        return
-    name = NEMO_TOTALS.get(timer[1], timer[1])
-    kind = "validation" if name == "total_validation_time" else "train"
-    value = float(timer[2])
-    log.values.add_record(number, log.heading, {f"timing/{kind}/{name}": value if math.isfinite(value) else None})
-
-
 _FORMS: tuple[tuple[str, Callable[[str, int, ConsoleLog], None]], ...] = (
     ("step:", _add_verl_line),
     ("Training Progress:", _add_progress),
-    ("= Step ", _add_nemo_heading),
-    ("s", _add_nemo_timer),
+    ("= Step ", note_nemo_heading),
+    (": ", add_nemo_value),
+    ("Global step ", add_openrlhf_line),
+    (": {", add_slime_line),
+    ("{'", add_trl_line),
+    ("%|", note_progress_bar),
+    ("Train step ", note_areal_heading),
+    ("│", add_areal_row),
+    (ROLL_STEP, add_roll_line),
 )
 """Forms of lines: text that every such line contains, and the function that adds its values."""

@@ -59,6 +59,7 @@ class LoggedValues:
     too_long: int = 0
     damaged: int = 0
     cut: int = 0
+    is_numbered: bool = False
     not_finite: int = 0
     over: int = 0
 
@@ -215,6 +216,7 @@ def note_skipped_values(log: LoggedValues, losses: list[DataLoss], source: str) 
         ("info", "log-empty", "a training log without the values of any step", int(not log.numbers)),
         ("info", "log-restarted", restarted, log.parts - 1),
         ("info", "log-begins-late", begins, _count_steps_before_first(log)),
+        ("info", "log-numbered", "the log names no steps: its records are numbered in order", int(log.is_numbered)),
         ("info", "log-repeated", repeated, log.repeated),
     )
     return note_log_losses(losses, counts, source)
