@@ -16,6 +16,7 @@ from rules import (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_run_log,
     traces_snapshots,
     traces_stragglers,
 )
@@ -130,6 +131,7 @@ PARTS = (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_run_log,
     traces_snapshots,
     traces_stragglers,
 )

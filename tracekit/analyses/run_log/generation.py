@@ -194,11 +194,23 @@ ANALYSIS = Analysis(
     rules=("generation-tail", "tool-tail", "reward-time"),
     every_step=True,
     thresholds={
-        # Share of generation by which the longest sample exceeds the mean: even lengths give 0.5, evenly falling ones 0.67.
-        "generation-tail": {"tail_ratio": 0.7, "step_ratio": 0.40},
-        # Share of tools in the slowest sample's time, in this share of the steps.
-        "tool-tail": {"tool_ratio": 0.40, "steps_ratio": 0.5},
-        "reward-time": {"step_ratio": 0.05},
+        "generation-tail": {
+            # Share of generation by which the longest sample exceeds the mean: even lengths from 0 to the longest give
+            # 0.5, evenly falling ones 0.67.
+            "tail_ratio": 0.7,
+            # Share of generation in the step.
+            "step_ratio": 0.40,
+        },
+        "tool-tail": {
+            # Share of tools in the slowest sample's time,
+            "tool_ratio": 0.40,
+            # in this share of the steps.
+            "steps_ratio": 0.5,
+        },
+        "reward-time": {
+            # Share of rewards in the step.
+            "step_ratio": 0.05,
+        },
     },
     measure=measure,
     judge=judge,

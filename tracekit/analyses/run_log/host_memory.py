@@ -14,7 +14,7 @@ from tracekit.job.run_log.evidence import judge_logs, list_coverage_evidence, pl
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
-from tracekit.model.stats.trend import Growth, GrowthLimits, label_growth, measure_growth
+from tracekit.model.stats.trend import GrowthLimits, label_growth, measure_growth
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -47,7 +47,7 @@ def _find_host_growth(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -
     """Find the host memory that grows most over the steps of the last part of the log."""
     limit = thresholds.of("host-memory-growth")
     last_part = steps.log.part == steps.log.part[-1]
-    found: list[tuple[float, str, Growth, Floats, str]] = []
+    found: list[tuple[float, str, Floats, str]] = []
     for name, values in steps.log.series.items():
         known = last_part & np.isfinite(values) & (values > 0)
         if _USED.fullmatch(name) is None or known.sum() < limit["min_steps"]:
@@ -57,10 +57,10 @@ def _find_host_growth(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -
         growth = measure_growth(steps.log.step[known].astype(np.float64), values[known], limits)
         label = label_growth(growth, limits)
         if label in ("likely", "strong") and growth.slope is not None:
-            found.append((growth.slope.per_x, name, growth, values[known], label))
+            found.append((growth.slope.per_x, name, values[known], label))
     if not found:
         return
-    slope, name, growth, levels, label = max(found, key=lambda item: item[:2])
+    slope, name, levels, evidence = max(found, key=lambda item: item[:2])
     steps_left = _count_steps_left(steps, slope, float(levels[-1]))
     ahead = "" if steps_left is None else f"; about {steps_left:,} steps are left until Ray kills workers"
     yield Finding(
@@ -71,7 +71,7 @@ def _find_host_growth(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -
         "find the process that grows (ray memory, ps by RSS), then what it keeps: data loader workers, pinned buffers, caches, "
         "fragmented arenas (MALLOC_ARENA_MAX=2, malloc_trim); until then restart from a checkpoint in time",
         (
-            Metric("growth_bytes", round(slope * GIB), "bytes", "lower", label=f"per step, of {name}; evidence: {label}"),
+            Metric("growth_bytes", round(slope * GIB), "bytes", "lower", label=f"per step, of {name}; evidence: {evidence}"),
             Metric("steps_left", steps_left, "count", "higher", label="until 95 % of the node's memory"),
             Metric("steps_per_100_gib", 100 / slope, "", "higher", label="steps for each further 100 GiB"),
             *list_coverage_evidence(steps),
@@ -87,7 +87,13 @@ def _make_host_limits(limit: Mapping[str, float], level: float) -> GrowthLimits:
     """Make the limits of growth, in GiB: the slope is a share of the level per step, but at least an amount."""
     slope = max(limit["slope_gib"], limit["slope_ratio"] * level)
     return GrowthLimits(
-        int(limit["min_steps"]), slope, 0.0, limit["flat_gib"], limit["p_likely"], limit["p_strong"], limit["late_ratio"]
+        int(limit["min_steps"]),
+        slope,
+        0.0,
+        limit["flat_gib"],
+        limit["p_likely"],
+        limit["p_strong"],
+        limit["late_ratio"],
     )
 
 
@@ -108,19 +114,24 @@ ANALYSIS = Analysis(
     every_step=True,
     thresholds={
         "host-memory-growth": {
-            # 15 steps after 3 that warm up. A start that saturates looks like a leak in 50 % of runs of 20 steps by thirds
-            # alone; the test beside a level shift and the slope of the later half reject it.
+            # 15 steps after 3 that warm up. A start that saturates looks like a leak in half of the runs of 20 steps by
+            # thirds alone; the test beside a level shift and the slope of the later half reject it.
             "min_steps": 18,
-            # GiB per step, and share of the level per step.
+            # GiB per step,
             "slope_gib": 0.05,
+            # and share of the level per step.
             "slope_ratio": 0.0002,
+            # A range of so many GiB is flat.
             "flat_gib": 1.0,
+            # Probability by chance below which growth is likely,
             "p_likely": 0.05,
+            # or strong, if one jump does not explain it.
             "p_strong": 0.01,
+            # Least slope of the later half, as a share of the whole slope.
             "late_ratio": 0.5,
             # Steps left below which the finding is high.
             "near_steps": 200,
-        }
+        },
     },
     measure=measure,
     judge=judge,

@@ -100,7 +100,7 @@ def _make_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> 
         *make_run_heading(measured),
         *parse_headings("""
             stage | stage
-            mean_ns | per step | ns | Mean over the counted steps, including steps without it: the rows add up to the wall time of a step.
+            mean_ns | per step | ns | Mean over all steps, including steps without it: the rows below the first add up to it.
             share_ratio | share | ratio | Of the wall time.
             median_ns | median | ns | Over the steps that have it, without warm-up.
             iqr_ns | IQR | ns | Range of the middle half of these steps.
@@ -116,32 +116,26 @@ def _make_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> 
 def _describe_table(steps: LoggedSteps) -> str:
     """Describe the steps behind the table."""
     count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
-    return f"Mean of {count} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the wall time of a step."
+    return f"Mean of {count} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
-    """List the rows of one run: stages by time, then time in no timer, then the wall time."""
+    """List the rows of one run: the wall time of a step, its stages by time, then time in no timer."""
     counted = steps.counted.counted
     if not counted.any():
         return
-    wall_s = float(steps.wall_s[counted].mean())
-    rows = []
-    for stage in steps.stages:
-        if stage.is_added and np.nan_to_num(stage.seconds[counted]).any():
-            rows.append((float(np.nan_to_num(stage.seconds[counted]).mean()), stage))
-    for mean_s, stage in sorted(rows, key=lambda row: -row[0]):
-        yield _make_stage_row(steps, stage, mean_s, wall_s)
+    costs = [(steps.average_stage_seconds(stage), stage) for stage in steps.stages if stage.is_added]
+    costs = sorted(((mean_s, stage) for mean_s, stage in costs if mean_s), key=lambda cost: -cost[0])
     residual_s = float(steps.residual_s[counted].mean())
-    yield (
-        steps.log.run, "(in no timer)", round(residual_s * 1e9), residual_s / wall_s, None, None, None,
-        steps.compute_gpu_hours(residual_s), "",
-    )  # fmt: skip
-    trend = _measure_stage_trend(steps, steps.step_s)
+    wall_s = sum(mean_s for mean_s, _ in costs) + residual_s
     median, iqr = _summarize_seconds(steps.step_s[steps.counted.steady])
-    yield (
-        steps.log.run, "(step, wall)", round(wall_s * 1e9), 1.0, median, iqr, trend,
-        steps.compute_gpu_hours(wall_s), "",
-    )  # fmt: skip
+    trend = _measure_stage_trend(steps, steps.step_s)
+    hours = steps.compute_gpu_hours(wall_s)
+    yield steps.log.run, "(step, wall)", round(wall_s * 1e9), 1.0, median, iqr, trend, hours, ""
+    for mean_s, stage in costs:
+        yield _make_stage_row(steps, stage, mean_s, wall_s)
+    share, hours = residual_s / wall_s, steps.compute_gpu_hours(residual_s)
+    yield steps.log.run, "(in no timer)", round(residual_s * 1e9), share, None, None, None, hours, ""
 
 
 def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:

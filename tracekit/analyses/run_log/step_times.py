@@ -18,7 +18,7 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
 )
 from tracekit.job.run_log.lengths import choose_step_lengths
-from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.job.run_log.stages import PERIODIC, LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.stages import VALIDATION
@@ -148,7 +148,6 @@ def _make_drift_finding(steps: LoggedSteps, drift: RunDrift, thresholds: Thresho
         "check what grows: memory and caches, the data loader, log files; clocks and temperature of the GPUs; restart from a checkpoint to compare",
         (
             Metric("drift_ratio", drift.change, "ratio", "lower", label="last against first step, at equal length"),
-            Metric("p", drift.p, "", label="probability of such a rise by chance"),
             *list_gpu_hour_evidence(steps, cost_s),
             *list_coverage_evidence(steps),
         ),
@@ -177,17 +176,16 @@ def _find_drifting_stage(steps: LoggedSteps) -> str | None:
 def _find_logged_chores(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
     """Find validation and checkpoints that take much of the wall time."""
     limit = thresholds.of("logged-chores")
-    counted = steps.counted.counted
-    wall_s = float(steps.wall_s[counted].sum())
+    wall_s = steps.average_wall_seconds()
     for stage in steps.stages:
-        if not stage.is_added or stage.canonical not in (VALIDATION, "save"):
+        if not stage.is_added or stage.canonical not in PERIODIC:
             continue
-        times = np.nan_to_num(stage.seconds[counted])
-        ratio = float(times.sum()) / wall_s
-        if ratio < limit["wall_ratio"] or (times > 0).sum() < limit["times"]:
+        times = stage.seconds[stage.seconds > 0]
+        cost_s = steps.average_stage_seconds(stage)
+        ratio = cost_s / wall_s
+        if ratio < limit["wall_ratio"] or len(times) < limit["times"]:
             continue
-        mean_s = float(times[times > 0].mean())
-        cost_s = float(times.mean())
+        mean_s = float(times.mean())
         yield Finding(
             "logged-chores",
             thresholds.severity(ratio),
@@ -228,13 +226,28 @@ ANALYSIS = Analysis(
     rules=("step-spikes", "step-drift", "logged-chores"),
     every_step=True,
     thresholds={
-        # Robust standard deviations and share above the step that the length explains; more spikes than this share are
-        # no spikes.
-        "step-spikes": {"deviations": 3.0, "longer_ratio": 0.15, "most_ratio": 0.2},
-        # Change over the run, its probability by chance, and the fewest steps.
-        "step-drift": {"slower_ratio": 0.05, "p": 0.01, "steps": 15},
-        # Share of the wall time, and the fewest times.
-        "logged-chores": {"wall_ratio": 0.05, "times": 2},
+        "step-spikes": {
+            # Robust standard deviations above the step that its length explains,
+            "deviations": 3.0,
+            # and share above it.
+            "longer_ratio": 0.15,
+            # More steps than this share are not spikes.
+            "most_ratio": 0.2,
+        },
+        "step-drift": {
+            # Change over the run at equal length.
+            "slower_ratio": 0.05,
+            # Its probability by chance.
+            "p": 0.01,
+            # Fewest steady steps.
+            "steps": 15,
+        },
+        "logged-chores": {
+            # Share of the wall time.
+            "wall_ratio": 0.05,
+            # Fewest occurrences: one alone has no period.
+            "times": 2,
+        },
     },
     measure=measure,
     judge=judge,

@@ -105,7 +105,9 @@ def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
         return
     claim = f"the actor trains at an MFU of {format_quantity(level, 'ratio')}"
     if falls and drift is not None:
-        claim = f"the actor's MFU falls by {format_quantity(_convert_to_fall(drift), 'ratio')} over the run at equal length"
+        claim = (
+            f"the actor's MFU falls by {format_quantity(_convert_to_fall(drift), 'ratio')} over the run at equal length"
+        )
     update_s = steps.sum_stage_seconds("update_actor")
     cost_s = share = None
     if falls and drift is not None and update_s is not None:
@@ -150,11 +152,20 @@ ANALYSIS = Analysis(
     rules=("sequence-imbalance", "training-mfu"),
     every_step=True,
     thresholds={
-        # Below this, micro-batches cannot be cut more evenly.
-        "sequence-imbalance": {"token_ratio": 0.05},
-        # A dense model; a mixture of experts has half. A fall over the run as a rise of the time per FLOP, its chance, and
-        # the fewest steps.
-        "training-mfu": {"mfu": 0.20, "fall_ratio": 0.111, "p": 0.01, "steps": 10},
+        "sequence-imbalance": {
+            # 1 − mean/largest. Below it, micro-batches cannot be cut more evenly.
+            "token_ratio": 0.05,
+        },
+        "training-mfu": {
+            # MFU of a dense model; a mixture of experts reaches about half.
+            "mfu": 0.20,
+            # Rise of 1/MFU over the run: a fall of 10 %.
+            "fall_ratio": 0.111,
+            # Its probability by chance.
+            "p": 0.01,
+            # Fewest steady steps.
+            "steps": 10,
+        },
     },
     measure=measure,
     judge=judge,

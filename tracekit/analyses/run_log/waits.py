@@ -144,7 +144,9 @@ def _find_wasted_samples(steps: LoggedSteps, thresholds: Thresholds, of_run: str
     """Find generated samples that are never trained on."""
     limit = thresholds.of("evicted-samples")
     evicted, what = _sum_evicted_samples(steps)
-    trained = steps.get_steady("fully_async/rollouter/step_generated_samples", "fully_async/static/required_samples", "rollout/num_samples")
+    trained = steps.get_steady(
+        "fully_async/rollouter/step_generated_samples", "fully_async/static/required_samples", "rollout/num_samples"
+    )
     if evicted is None:
         return
     if trained is None:
@@ -211,11 +213,22 @@ ANALYSIS = Analysis(
     rules=("trainer-wait", "rollouter-wait", "evicted-samples"),
     every_step=True,
     thresholds={
-        # One node of eight that changes sides shifts at least 12 % of the step;
-        "trainer-wait": {"step_ratio": 0.10, "seconds": 3.0},
-        # The rollouter's share of time, or of steps with a queue at this share of its size.
-        "rollouter-wait": {"idle_ratio": 0.20, "full_ratio": 0.9},
-        "evicted-samples": {"sample_ratio": 0.05},
+        "trainer-wait": {
+            # The wait as a share of the step: one node of eight that changes sides shifts at least 12 %.
+            "step_ratio": 0.10,
+            # Seconds below which a wait is not worth moving GPUs.
+            "seconds": 3.0,
+        },
+        "rollouter-wait": {
+            # Share of the time that the rollouter is idle, or of the steps that find its queue full.
+            "idle_ratio": 0.20,
+            # Share of its size at which a queue counts as full.
+            "full_ratio": 0.9,
+        },
+        "evicted-samples": {
+            # Share of the generated samples that are thrown away.
+            "sample_ratio": 0.05,
+        },
     },
     measure=measure,
     judge=judge,

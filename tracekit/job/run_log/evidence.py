@@ -62,7 +62,9 @@ def list_gpu_hour_evidence(steps: LoggedSteps, seconds_per_step: float) -> tuple
     hours = steps.compute_gpu_hours(seconds_per_step)
     if hours is None:
         return ()
-    return (Metric("gpu_hours", hours, "", "lower", label=f"GPU-hours over {len(steps.log)} steps on {steps.gpus} GPUs"),)
+    return (
+        Metric("gpu_hours", hours, "", "lower", label=f"GPU-hours over {len(steps.log)} steps on {steps.gpus} GPUs"),
+    )
 
 
 def list_coverage_evidence(steps: LoggedSteps) -> tuple[Metric, ...]:

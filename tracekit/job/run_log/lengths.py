@@ -23,7 +23,7 @@ def choose_step_lengths(steps: LoggedSteps, rows: Mask) -> Floats | None:
     choices = [steps.log.get_first(*names) for names in (framework.tokens, framework.mean_length)]
     columns = [values[rows] for values in choices if values is not None and np.isfinite(values[rows]).all()][:1]
     longest = steps.log.get_first(*framework.longest, _SLOWEST_LENGTH)
-    if not steps.mode.is_async and longest is not None and rows.sum() >= LEAST_STEPS_OF_TWO:
-        if np.isfinite(longest[rows]).all():
-            columns.append(longest[rows])
+    is_used = not steps.mode.is_async and rows.sum() >= LEAST_STEPS_OF_TWO
+    if is_used and longest is not None and np.isfinite(longest[rows]).all():
+        columns.append(longest[rows])
     return np.column_stack(columns) if columns else None

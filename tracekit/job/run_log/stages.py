@@ -13,10 +13,14 @@ from tracekit.job.run_log.counted_steps import CountedSteps, choose_counted_step
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs
 from tracekit.model.records import dataclass
+from tracekit.model.stages import VALIDATION
 from tracekit.model.trace import Measurements, derive_once
 
 Where = Literal["inside", "outside", "nested", "overlapping"]
 """Position of a timer: inside or outside the step's own time, nested in another timer, or beside the step."""
+
+PERIODIC = (VALIDATION, "save")
+"""Stages that run in every k-th step."""
 
 MOST_EXCESS = 0.01
 """Largest share of the step by which disjoint timers may exceed it: rounding of printed numbers."""
@@ -74,6 +78,20 @@ class LoggedSteps:
             if stage.is_added and stage.canonical in canonical and (waits is None or stage.is_wait == waits)
         ]
         return _sum_known(chosen) if chosen else None
+
+    def average_stage_seconds(self, stage: LoggedStage) -> float:
+        """Average the time of a stage over the counted steps; over all steps if only some have it.
+
+        The steps that warm up would make a stage of every fifth step look more frequent than it is.
+        """
+        seconds = np.nan_to_num(stage.seconds)
+        some = (seconds > 0).mean() < 1 and stage.canonical in PERIODIC
+        return float(seconds.mean() if some else seconds[self.counted.counted].mean())
+
+    def average_wall_seconds(self) -> float:
+        """Average the wall time of a step: its stages, each once, and the time in no timer."""
+        stages = sum(self.average_stage_seconds(stage) for stage in self.stages if stage.is_added)
+        return stages + float(self.residual_s[self.counted.counted].mean())
 
     def sum_wait_seconds(self) -> Floats | None:
         """Sum the trainer's waits for samples by row; None if the trainer does not wait for samples."""

@@ -204,15 +204,21 @@ def find_outlying_steps(x: Floats, t: Floats, deviations: float, least: float) -
     A step is far above it by `deviations` robust standard deviations and by the share `least`. The fit leaves such steps out.
     """
     design = np.column_stack([np.ones(len(t)), x[:, np.ptp(x, axis=0) > 0]])
-    outlying = np.zeros(len(t), np.bool_)
-    expected = np.full(len(t), float(np.median(t)))
-    for _ in range(2):
+    outlying, expected = np.zeros(len(t), np.bool_), np.full(len(t), float(np.median(t)))
+    for _ in range(FITS):
         if (~outlying).sum() <= design.shape[1] + 2:
             break
         coefficients, *_ = np.linalg.lstsq(design[~outlying], t[~outlying], rcond=None)
         expected = design @ coefficients
         away = t - expected
-        usual = away[~outlying]
-        spread = 1.4826 * float(np.median(np.abs(usual - np.median(usual))))
-        outlying = (away > deviations * spread) & (away > least * np.abs(expected))
-    return outlying, expected
+        usual = float(np.median(away[~outlying]))
+        spread = 1.4826 * float(np.median(np.abs(away[~outlying] - usual)))
+        outlying = away - usual > np.maximum(deviations * spread, ROUNDING * np.abs(expected))
+    return outlying & (t - expected > least * np.abs(expected)), expected
+
+
+FITS = 3
+"""Fits without the outlying steps of the fit before."""
+
+ROUNDING = 1e-9
+"""Smallest share of a step that is not rounding."""

@@ -42,6 +42,7 @@ from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
 from tracekit.pipeline.summary.host_shares import measure_host_shares
+from tracekit.pipeline.summary.run_logs import describe_run_logs, has_only_run_logs, measure_run_log_headline
 
 T = TypeVar("T")
 
@@ -57,17 +58,19 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
+    only_logs = _evaluate_sound_part(measured, has_only_run_logs, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
+        _make_summary_fact(measured, describe_run_logs),
         _make_summary_fact(measured, _count_summary_runs),
-        _make_summary_fact(measured, _list_run_ranks),
+        "" if only_logs else _make_summary_fact(measured, _list_run_ranks),
         _make_summary_fact(measured, _list_run_roles),
         _make_summary_fact(measured, partial(_list_run_steps, left_out=left_out)),
         _format_versions(measured),
         format_numbered_word("only", list_selected_stages(measured) or None),
         question_selection.describe_selection(measured),
-        _make_summary_fact(measured, _describe_gpus),
+        "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _count_source_files(measured),
         _describe_check(measured),
         measured.facts.engine,
@@ -210,7 +213,8 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
     """Make the metrics of the second line: step time, GPU shares, time outside stages; for snapshots the peaks."""
     step = _label_partial_metrics(measured, _measure_step_time)
     if not step:
-        return _label_partial_metrics(measured, _measure_memory_peaks)
+        peaks = _label_partial_metrics(measured, _measure_memory_peaks)
+        return peaks or _label_partial_metrics(measured, measure_run_log_headline)
     if has_split_runs(measured):
         return step
     return (
