@@ -186,11 +186,19 @@ def _name_step_logs(labelled: Sequence[tuple[str | None, Path]]) -> list[str]:
 def is_step_log(argument: str | Path) -> bool:
     """Check whether a path is a list of step times: a driver log, or a .csv or .jsonl file that no reader claims."""
     path = split_label(argument)[1]
+    if path.is_dir():
+        return _holds_only_logs(path)
     if not path.is_file():
         return False
     sniffed = sniff(path)
     table = sniffed.reader is None and path.suffix.lower() in (".csv", ".jsonl")
     return sniffed.reader == "driver_log" or table
+
+
+def _holds_only_logs(folder: Path) -> bool:
+    """Check whether all that a directory has for tracekit are drivers' logs."""
+    readers = {sniffed.reader for file in sorted(folder.iterdir()) if file.is_file() for sniffed in (sniff(file),)}
+    return readers - {None} == {"driver_log"} and not any(entry.is_dir() for entry in folder.iterdir())
 
 
 def _refuse_partial_saved(paths: Sequence[str | Path], options: pipeline.Options) -> None:
