@@ -124,9 +124,9 @@ ANALYSIS = Analysis(
             # A range of so many GiB is flat.
             "flat_gib": 1.0,
             # Probability by chance below which growth is likely,
-            "p_likely": 0.05,
+            "p_likely": 0.01,
             # or strong, if one jump does not explain it.
-            "p_strong": 0.01,
+            "p_strong": 0.001,
             # Least slope of the later half, as a share of the whole slope.
             "late_ratio": 0.5,
             # Steps left below which the finding is high.
