@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.names import PageNames
+from tracekit.render.explorer.process_files import list_file_names
 from tracekit.render.explorer.processes import ExplorerRows
 from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
 
@@ -19,41 +20,14 @@ BYTES_OF_CURVES = 0.05
 """Share of the budget that curves of memory may take."""
 
 
-class PathPieces(Protocol):
-    """Pieces of the critical path: the source and pid of each, its start on the clock of that process, length, kind and name."""
-
-    @property
-    def source(self) -> Sequence[str]:
-        """Source of the process of each piece."""
-
-    @property
-    def pid(self) -> Sequence[int | None]:
-        """Number of the process of each piece."""
-
-    @property
-    def ts_ns(self) -> Sequence[int]:
-        """Start of each piece."""
-
-    @property
-    def dur_ns(self) -> Sequence[int]:
-        """Length of each piece."""
-
-    @property
-    def kind(self) -> Sequence[str]:
-        """Kind of each piece."""
-
-    @property
-    def name(self) -> Sequence[str | None]:
-        """Name of each piece."""
-
-
 def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageNames) -> bytes:
     """Encode the block `critical`; kinds and names get numbers on the page. A piece of an unknown process is on row 0."""
     places: dict[tuple[str, int | None], tuple[int, int]] = {}
     for number, row in enumerate(rows.rows):
         data = row.process.data
         place = number + 1, row.process.shift_ns - data.base_ns
-        places.setdefault((data.source.name, data.source.pid), place)
+        for file in list_file_names(data):
+            places.setdefault((file, data.source.pid), place)
     on_page = [places.get(key, (0, -rows.begin_ns)) for key in zip(pieces.source, pieces.pid, strict=True)]
     row_numbers, shift = np.array(on_page, np.int64).reshape(-1, 2).T
     start = np.array(pieces.ts_ns, np.int64) + shift
