@@ -70,9 +70,15 @@ def simulate_log(seed: int, trainer: str, fault: str | None, drift: float, noise
         step = index + 1
         mean = 1_000 * (1 + drift * index / (count - 1)) * (1 + lengths[index])
         rows.append(
-            _simulate_step(rng, step, index, count, trainer, fault, size, mean, 1 + waves[index], index in spikes, every, gpus)
+            _simulate_step(
+                rng, step, index, count, trainer, fault, size, mean, 1 + waves[index], index in spikes, every, gpus
+            )
         )
-    text = _write_nemo(rows) if trainer == "nemo_sync" else "".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in rows)
+    text = (
+        _write_nemo(rows)
+        if trainer == "nemo_sync"
+        else "".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in rows)
+    )
     return SimulatedLog(text, fault, size, f"{trainer}-{fault}-{seed}")
 
 

@@ -34,7 +34,7 @@ MIN_VERDICT_STEPS = 15
 """Fewest steady steps per side for a word."""
 
 LEAST_OVERLAP, FULL_OVERLAP = 0.05, 0.3
-"""Overlap of the ranges of length up to which there is no verdict, and below which it is an extrapolation."""
+"""Overlap of the ranges of length up to which no verdict is given, and below which it is an extrapolation."""
 
 LEAST_VARIATION = 0.01
 """Smallest relative spread of the lengths of both sides that changes times."""
@@ -115,7 +115,7 @@ def _list_common_stages(base: LoggedSteps, opt: LoggedSteps) -> list[str]:
 
 
 def _get_seconds(steps: LoggedSteps, stage: str | None) -> Floats | None:
-    """Get the seconds of a stage (None: the step) in the steady steps; None where one of them lacks it."""
+    """Get the seconds of a stage (None: the step) in the steady steps; None where a step lacks it."""
     seconds = steps.step_s if stage is None else steps.sum_stage_seconds(stage)
     if seconds is None:
         return None
@@ -177,7 +177,7 @@ def _list_log_differences(base: LoggedSteps, opt: LoggedSteps) -> Iterator[Diffe
     """List what makes two logs incomparable: trainer, GPUs, truncated answers, samples per step."""
     facts = (
         ("trainer", base.mode.label, opt.mode.label, "one name means different times in other trainers"),
-        ("gpus", _format_count(base.gpus), _format_count(opt.gpus), "another number of GPUs"),
+        ("gpus", _format_gpu_count(base.gpus), _format_gpu_count(opt.gpus), "another number of GPUs"),
     )
     for name, first, second, meaning in facts:
         if first and second and first != second:
@@ -186,13 +186,13 @@ def _list_log_differences(base: LoggedSteps, opt: LoggedSteps) -> Iterator[Diffe
     if None not in clipped and (clipped[0] > MOST_CLIPPED) != (clipped[1] > MOST_CLIPPED):  # type: ignore[operator]
         texts = [f"{ratio:.0%}" for ratio in clipped]
         yield Difference("truncated answers", texts[0], texts[1], blocking=True, meaning="lengths are cut on one side")
-    samples = [_count_samples(steps) for steps in (base, opt)]
+    samples = [_count_log_samples(steps) for steps in (base, opt)]
     if samples[0] and samples[1] and abs(samples[1] / samples[0] - 1) > LEAST_VARIATION:
         texts = [f"{count:,.0f}" for count in samples]
         yield Difference("samples per step", texts[0], texts[1], blocking=True, meaning="another batch")
 
 
-def _format_count(count: int | None) -> str:
+def _format_gpu_count(count: int | None) -> str:
     return "" if count is None else str(count)
 
 
@@ -201,7 +201,7 @@ def _get_clip_ratio(steps: LoggedSteps) -> float | None:
     return None if clipped is None else float(np.nanmedian(clipped))
 
 
-def _count_samples(steps: LoggedSteps) -> float | None:
+def _count_log_samples(steps: LoggedSteps) -> float | None:
     """Count the samples per step: tokens over the mean length of prompt and answer."""
     tokens = steps.get_steady("perf/total_num_tokens")
     prompt, answer = steps.get_steady("prompt_length/mean"), steps.get_steady("response_length/mean")

@@ -246,7 +246,7 @@ _TIME_TABLES = (
 """(section, table, columns to show) of tables that rank time; the first with rows is shown."""
 
 _STAGE_TABLES = (("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),)
-"""The same of stages without steps."""
+"""The table of stages without steps."""
 
 SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 """The sections whose table may appear in the summary."""

@@ -78,7 +78,7 @@ FIRES: dict[str, Firing] = {
                 "timing_s/agent_loop/slowest/generate_sequences": 8.0,
             }
         ),
-        "tools hold the slowest sample in 50 % of the steps: 12.0 s, 60 % of its time", "medium", 6_000_000_000, 0.06,
+        "tools delay the slowest sample in 50 % of the steps: 12.0 s, 60 % of its time", "medium", 6_000_000_000, 0.06,
         {"tool_ratio": 0.6, "most_turns": None, "gpu_hours": hours(6), "steady_steps": 7},
     ),
     "reward-time": Firing(

@@ -1,4 +1,4 @@
-"""Generation by the log: its tail, tools and rewards that hold the step."""
+"""Generation by the log: its tail, and tools and rewards that the step waits for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.run_log.evidence import (
-    compute_median,
+    compute_known_median,
     convert_seconds_to_ns,
     divide_by_step,
     judge_logs,
@@ -52,14 +52,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The tail of generation: share of it by which the longest sample exceeds the mean one, by row of the log."""
+    """The share of generation by which the longest sample exceeds the mean one, by row of the log."""
 
     ratio: Floats
     basis: str
 
 
 def _measure_tail(steps: LoggedSteps) -> _Tail | None:
-    """Measure the tail by times of samples, else by lengths of answers; None where neither is logged."""
+    """Measure the tail by times of samples, or by lengths of answers where times are not logged; None without either."""
     mean, most = steps.log.get_first(f"{_SAMPLE}mean"), steps.log.get_first(f"{_SAMPLE}max")
     basis = "times of samples"
     if mean is None or most is None:
@@ -83,17 +83,23 @@ def _find_generation_tails(steps: LoggedSteps, thresholds: Thresholds, of_run: s
     share = divide_by_step(steps, gen_s)
     if not reaches_limit(tail.ratio[steady], limit["tail_ratio"]) or not reaches_limit(share, limit["step_ratio"]):
         return
-    bound_s = compute_median(gen_s[steady] * tail.ratio[steady])
-    ratio = compute_median(share * tail.ratio[steady])
+    bound_s = compute_known_median(gen_s[steady] * tail.ratio[steady])
+    ratio = compute_known_median(share * tail.ratio[steady])
     yield Finding(
         "generation-tail",
         thresholds.severity(ratio),
-        f"generation is {format_quantity(compute_median(share), 'ratio')} of the step and waits for its longest answers: "
-        f"{_describe_lengths(steps)}{of_run}",
+        f"generation is {format_quantity(compute_known_median(share), 'ratio')} of the step and waits for its longest answers: "
+        f"{_describe_answer_lengths(steps)}{of_run}",
         "cut or avoid the tail: data.max_response_length, an overlong penalty, rollout.over_sample_rate, partial rollout, or a trainer that is one step off or fully async",
         (
-            Metric("tail_ratio", compute_median(tail.ratio[steady]), "ratio", "lower", label=f"1 − mean/longest, by {tail.basis}"),
-            Metric("generation_ratio", compute_median(share), "ratio", "lower", label="generation, of the step"),
+            Metric(
+                "tail_ratio",
+                compute_known_median(tail.ratio[steady]),
+                "ratio",
+                "lower",
+                label=f"1 − mean/longest, by {tail.basis}",
+            ),
+            Metric("generation_ratio", compute_known_median(share), "ratio", "lower", label="generation, of the step"),
             *_list_length_evidence(steps),
             *list_gpu_hour_evidence(steps, bound_s),
             *list_coverage_evidence(steps),
@@ -102,26 +108,28 @@ def _find_generation_tails(steps: LoggedSteps, thresholds: Thresholds, of_run: s
         convert_seconds_to_ns(bound_s),
         ratio,
         ("an upper bound: if requests queue in the engine, the tail is shorter than it looks",),
-    )  # fmt: skip
+    )
 
 
-def _describe_lengths(steps: LoggedSteps) -> str:
+def _describe_answer_lengths(steps: LoggedSteps) -> str:
     """Describe the longest and the mean answer."""
     framework = steps.log.framework
     mean, most = steps.get_steady(*framework.mean_length), steps.get_steady(*framework.longest)
     if mean is None or most is None:
         return "the mean sample is done much earlier"
-    return f"{compute_median(most):,.0f} tokens where the mean answer has {compute_median(mean):,.0f}"
+    return f"{compute_known_median(most):,.0f} tokens where the mean answer has {compute_known_median(mean):,.0f}"
 
 
 def _list_length_evidence(steps: LoggedSteps) -> Iterator[Metric]:
     """List the slowest sample's length, and the share of truncated answers."""
     length = steps.get_steady(f"{_SLOWEST}response_length")
     if length is not None:
-        yield Metric("slowest_length", compute_median(length), "", label="tokens of the slowest sample, median")
+        yield Metric("slowest_length", compute_known_median(length), "", label="tokens of the slowest sample, median")
     clipped = steps.get_steady("response_length/clip_ratio")
     if clipped is not None:
-        yield Metric("clip_ratio", compute_median(clipped), "ratio", "lower", label="answers at the longest length")
+        yield Metric(
+            "clip_ratio", compute_known_median(clipped), "ratio", "lower", label="answers at the longest length"
+        )
 
 
 def _find_slow_tools(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
@@ -143,13 +151,25 @@ def _find_slow_tools(steps: LoggedSteps, thresholds: Thresholds, of_run: str) ->
     yield Finding(
         "tool-tail",
         thresholds.severity(ratio),
-        f"tools hold the slowest sample in {format_quantity(float(is_slow.mean()), 'ratio')} of the steps: "
+        f"tools delay the slowest sample in {format_quantity(float(is_slow.mean()), 'ratio')} of the steps: "
         f"{format_quantity(float(np.median(tool[known][is_slow])) * 1e9, 'ns')}, "
         f"{format_quantity(float(np.median(share[is_slow])), 'ratio')} of its time{of_run}",
         "shorten or limit tool calls: rollout.multi_turn.max_parallel_calls, max_assistant_turns, rollout.agent.num_workers, a time limit in the tool",
         (
-            Metric("tool_ratio", float(np.median(share[is_slow])), "ratio", "lower", label="of the slowest sample's time, in these steps"),
-            Metric("most_turns", None if turns is None else compute_median(turns), "", "lower", label="most turns, median"),
+            Metric(
+                "tool_ratio",
+                float(np.median(share[is_slow])),
+                "ratio",
+                "lower",
+                label="of the slowest sample's time, in these steps",
+            ),
+            Metric(
+                "most_turns",
+                None if turns is None else compute_known_median(turns),
+                "",
+                "lower",
+                label="most turns, median",
+            ),
             *list_gpu_hour_evidence(steps, seconds),
             *list_coverage_evidence(steps),
         ),
@@ -157,7 +177,7 @@ def _find_slow_tools(steps: LoggedSteps, thresholds: Thresholds, of_run: str) ->
         convert_seconds_to_ns(seconds),
         ratio,
         ("an upper bound: without tools, another sample is the slowest",),
-    )  # fmt: skip
+    )
 
 
 def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
@@ -169,7 +189,7 @@ def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
     share = divide_by_step(steps, reward_s)
     if not reaches_limit(share, limit["step_ratio"]):
         return
-    median_s, ratio = compute_median(reward_s[steps.counted.steady]), compute_median(share)
+    median_s, ratio = compute_known_median(reward_s[steps.counted.steady]), compute_known_median(share)
     yield Finding(
         "reward-time",
         thresholds.severity(ratio),
@@ -188,7 +208,7 @@ def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
 
 ANALYSIS = Analysis(
     id="log-generation",
-    title="What holds generation, by the run's log?",
+    title="Does generation wait for tails, tools or rewards, by the run's log?",
     reads=("log_values",),
     rests_on=("run_log",),
     rules=("generation-tail", "tool-tail", "reward-time"),

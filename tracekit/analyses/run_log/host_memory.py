@@ -71,7 +71,9 @@ def _find_host_growth(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -
         "find the process that grows (ray memory, ps by RSS), then what it keeps: data loader workers, pinned buffers, caches, "
         "fragmented arenas (MALLOC_ARENA_MAX=2, malloc_trim); until then restart from a checkpoint in time",
         (
-            Metric("growth_bytes", round(slope * GIB), "bytes", "lower", label=f"per step, of {name}; evidence: {evidence}"),
+            Metric(
+                "growth_bytes", round(slope * GIB), "bytes", "lower", label=f"per step, of {name}; evidence: {evidence}"
+            ),
             Metric("steps_left", steps_left, "count", "higher", label="until 95 % of the node's memory"),
             Metric("steps_per_100_gib", 100 / slope, "", "higher", label="steps for each further 100 GiB"),
             *list_coverage_evidence(steps),
@@ -80,7 +82,7 @@ def _find_host_growth(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -
         None,
         None,
         ("the memory of the whole host, everybody's processes included",) if "cpu_memory_used" in name else (),
-    )  # fmt: skip
+    )
 
 
 def _make_host_limits(limit: Mapping[str, float], level: float) -> GrowthLimits:

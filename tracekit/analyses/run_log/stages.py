@@ -1,4 +1,4 @@
-"""Where the time of an RL run goes, by the log alone: disjoint stages, their shares and their trends."""
+"""Time of an RL run by stage, from the log alone: disjoint stages, their shares and their trends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         return None
     return ANALYSIS.answered(
         metrics=lambda: tuple(_list_log_metrics(logs)),
-        sheets=lambda: (_make_stage_sheet(measured, logs),),
+        sheets=lambda: (_make_logged_stage_sheet(measured, logs),),
         caveats=lambda: tuple(_list_stage_caveats(logs)),
     )
 
@@ -91,7 +91,7 @@ def _list_log_metrics(logs: tuple[LoggedSteps, ...]) -> Iterator[Metric]:
         yield Metric("untimed_ratio", share, "ratio", "lower", label="in no timer")
 
 
-def _make_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
+def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
     """Make the table of disjoint stages; the rows of a run add up to its wall time."""
     rows = [row for steps in logs for row in _list_stage_rows(steps)]
     names = ("run", "stage", "mean_ns", "share_ratio", "median_ns", "iqr_ns", "trend_ratio", "gpu_hours", "how")
@@ -101,19 +101,19 @@ def _make_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> 
         *parse_headings("""
             stage | stage
             mean_ns | per step | ns | Mean over all steps, including steps without it: the rows below the first add up to it.
-            share_ratio | share | ratio | Of the wall time.
+            share_ratio | share | ratio | Part of the wall time.
             median_ns | median | ns | Over the steps that have it, without warm-up.
-            iqr_ns | IQR | ns | Range of the middle half of these steps.
-            trend_ratio | trend | ratio | Change over the run at equal length; — where it cannot be told from noise or length.
+            iqr_ns | IQR | ns | Range of the middle half.
+            trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
             gpu_hours | GPU-hours | number | Over all logged steps.
             how | note
         """),
     )
-    caption = " ".join(_describe_table(steps) for steps in logs[:1])
-    return make_sheet("logged_stages", "Where the step goes", headings, table, caption=caption)
+    caption = " ".join(_describe_counted_steps(steps) for steps in logs[:1])
+    return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
 
 
-def _describe_table(steps: LoggedSteps) -> str:
+def _describe_counted_steps(steps: LoggedSteps) -> str:
     """Describe the steps behind the table."""
     count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
     return f"Mean of {count} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
@@ -145,9 +145,16 @@ def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_
     median, iqr = _summarize_seconds(known[known > 0])
     trend = None if stage.is_wait or stage.where == "outside" else _measure_stage_trend(steps, stage.seconds)
     return (
-        steps.log.run, stage.canonical, round(mean_s * 1e9), mean_s / wall_s, median, iqr, trend,
-        steps.compute_gpu_hours(mean_s), _describe_stage(steps, stage),
-    )  # fmt: skip
+        steps.log.run,
+        stage.canonical,
+        round(mean_s * 1e9),
+        mean_s / wall_s,
+        median,
+        iqr,
+        trend,
+        steps.compute_gpu_hours(mean_s),
+        _describe_stage(steps, stage),
+    )
 
 
 def _describe_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
@@ -197,7 +204,7 @@ def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
             yield f"within other timers, not added: {', '.join(nested)}"
         beside = [stage.label for stage in steps.stages if stage.where == "overlapping"]
         if beside:
-            yield f"beside the step, not added: {', '.join(beside)}"
+            yield f"parallel to the step, not added: {', '.join(beside)}"
         if steps.excess_ratio > 0.5:
             yield "the timers of most steps add up to more than the step: some overlap, and shares are too high"
 

@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.run_log.evidence import (
-    compute_median,
+    compute_known_median,
     convert_seconds_to_ns,
     judge_logs,
     list_coverage_evidence,
@@ -49,7 +49,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 
 
 def _choose_lengths_or_none(steps: LoggedSteps) -> Floats:
-    """Choose the lengths of the steady steps; no column where none is logged."""
+    """Choose the lengths of the steady steps; without any, no column."""
     lengths = choose_step_lengths(steps, steps.counted.steady)
     return np.empty((steps.counted.steady_count, 0)) if lengths is None else lengths
 
@@ -76,16 +76,22 @@ def _find_spikes(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Ite
         thresholds.severity(ratio),
         f"{count} {choose_plural(count, 'step')} of {len(rows)} {choose_plural(count, 'takes', 'take')} up to {format_quantity(float((excess / expected).max()), 'ratio')} longer "
         f"than their length explains: {choose_plural(count, 'step')} {named}{f', most in {stage}' if stage else ''}{of_run}",
-        "look at these steps: garbage collection, the file system, other jobs, retries of a service; profile one of them",
+        "look at these steps: garbage collection, the file system, other jobs, retries of a service; profile such a step",
         (
-            Metric("spike_ns", convert_seconds_to_ns(float(excess.max())), "ns", "lower", label=f"excess of step {int(steps.log.step[worst])}"),
+            Metric(
+                "spike_ns",
+                convert_seconds_to_ns(float(excess.max())),
+                "ns",
+                "lower",
+                label=f"excess of step {int(steps.log.step[worst])}",
+            ),
             *list_gpu_hour_evidence(steps, float(excess.sum()) / len(rows)),
             *list_coverage_evidence(steps),
         ),
         place_in_log(steps, stage, int(steps.log.step[worst])),
         convert_seconds_to_ns(float(excess.sum()) / len(rows)),
         ratio,
-    )  # fmt: skip
+    )
 
 
 MOST_NAMED = 5
@@ -110,7 +116,12 @@ def _find_step_drift(steps: LoggedSteps, thresholds: Thresholds, of_run: str) ->
     limit = thresholds.of("step-drift")
     rows = np.flatnonzero(steps.counted.steady)
     if len(rows) < limit["steps"]:
-        yield Verdict("step-drift", "insufficient data", f"{len(rows)} of at least {limit['steps']:.0f} steady steps", steps.log.run)  # fmt: skip
+        yield Verdict(
+            "step-drift",
+            "insufficient data",
+            f"{len(rows)} of at least {limit['steps']:.0f} steady steps",
+            steps.log.run,
+        )
         return
     place = rows.astype(np.float64)
     # Without the spikes: one slow step late in the run is not drift.
@@ -124,7 +135,7 @@ def _find_step_drift(steps: LoggedSteps, thresholds: Thresholds, of_run: str) ->
     if not drift.is_told_apart:
         raw = measure_drift_at_equal_length(np.empty((len(seconds), 0)), seconds, place)
         if raw is not None and raw.p < limit["p"] and raw.change >= limit["slower_ratio"]:
-            reason = f"length and step number are correlated by {drift.correlation:.2f}: slower steps and longer answers cannot be told apart"
+            reason = f"length and step number are correlated by {drift.correlation:.2f}: longer answers may explain slower steps"
             yield Verdict("step-drift", "insufficient data", reason, steps.log.run)
         return
     if drift.p >= limit["p"] or drift.change < limit["slower_ratio"]:
@@ -137,8 +148,8 @@ MOST_OUTLYING = 0.1
 
 
 def _make_drift_finding(steps: LoggedSteps, drift: RunDrift, thresholds: Thresholds, of_run: str) -> Finding:
-    """Make the finding of a drift; the mean step pays for half of it."""
-    median_s = compute_median(steps.step_s[steps.counted.steady])
+    """Make the finding of a drift; the mean step pays for half."""
+    median_s = compute_known_median(steps.step_s[steps.counted.steady])
     cost_s = median_s * (1 - 1 / (1 + drift.change / 2))
     stage = _find_drifting_stage(steps)
     return Finding(

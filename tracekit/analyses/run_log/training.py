@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.run_log.evidence import (
-    compute_median,
+    compute_known_median,
     convert_seconds_to_ns,
     judge_logs,
     list_coverage_evidence,
@@ -22,7 +22,7 @@ from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
-from tracekit.model.stats.equal_length import RunDrift, measure_drift_at_equal_length
+from tracekit.model.stats.equal_length import measure_drift_at_equal_length
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -66,12 +66,12 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
     imbalance = _measure_imbalance(steps)
     if imbalance is None or not reaches_limit(imbalance, thresholds.of("sequence-imbalance")["token_ratio"]):
         return
-    ratio = compute_median(imbalance)
+    ratio = compute_known_median(imbalance)
     is_generation = steps.log.framework.name == "NeMo-RL"
     training_s = steps.sum_stage_seconds(*(("gen",) if is_generation else _TRAINING))
     steady = steps.counted.steady
-    cost_s = None if training_s is None else compute_median(training_s[steady] * imbalance)
-    share = None if cost_s is None else cost_s / compute_median(steps.step_s[steady])
+    cost_s = None if training_s is None else compute_known_median(training_s[steady] * imbalance)
+    share = None if cost_s is None else cost_s / compute_known_median(steps.step_s[steady])
     yield Finding(
         "sequence-imbalance",
         thresholds.severity(share),
@@ -87,7 +87,7 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
         None if cost_s is None else convert_seconds_to_ns(cost_s),
         share,
         ("an upper bound: work grows faster than tokens, so uneven tokens may be even work",),
-    )  # fmt: skip
+    )
 
 
 def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
@@ -99,21 +99,18 @@ def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
     rows = steps.counted.steady & (values > 0) & (values <= 1)
     if rows.sum() < limit["steps"]:
         return
-    level, drift = compute_median(values[rows]), _measure_mfu_fall(steps, rows, values)
-    falls = drift is not None and drift.is_told_apart and drift.p < limit["p"] and drift.change >= limit["fall_ratio"]
-    if level >= limit["mfu"] and not falls:
+    level, fall = compute_known_median(values[rows]), _measure_mfu_fall(steps, rows, values, limit)
+    if level >= limit["mfu"] and fall is None:
         return
     claim = f"the actor trains at an MFU of {format_quantity(level, 'ratio')}"
-    if falls and drift is not None:
-        claim = (
-            f"the actor's MFU falls by {format_quantity(_convert_to_fall(drift), 'ratio')} over the run at equal length"
-        )
+    if fall is not None:
+        claim = f"the actor's MFU falls by {format_quantity(fall, 'ratio')} over the run at equal length"
     update_s = steps.sum_stage_seconds("update_actor")
     cost_s = share = None
-    if falls and drift is not None and update_s is not None:
+    if fall is not None and update_s is not None:
         # The mean step pays for half of the fall.
-        cost_s = compute_median(update_s[rows]) * _convert_to_fall(drift) / 2
-        share = cost_s / compute_median(steps.step_s[rows])
+        cost_s = compute_known_median(update_s[rows]) * fall / 2
+        share = cost_s / compute_known_median(steps.step_s[rows])
     yield Finding(
         "training-mfu",
         thresholds.severity(share),
@@ -121,26 +118,24 @@ def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
         "larger micro-batches (actor.ppo_micro_batch_size_per_gpu, or actor.use_dynamic_bsz=True), no offloading if memory allows (fsdp_config.param_offload, optimizer_offload), less ulysses_sequence_parallel_size, use_remove_padding=True",
         (
             Metric("mfu", level, "ratio", "higher", label="MFU of the actor, median"),
-            Metric("fall_ratio", _convert_to_fall(drift) if falls and drift is not None else None, "ratio", "lower", label="fall over the run"),
+            Metric("fall_ratio", fall, "ratio", "lower", label="fall over the run"),
             *list_coverage_evidence(steps),
         ),
         place_in_log(steps, "update_actor"),
         None if cost_s is None else convert_seconds_to_ns(cost_s),
         share,
         ("the promise of the device is looked up by its name: an unknown name makes the MFU wrong",),
-    )  # fmt: skip
+    )
 
 
-def _measure_mfu_fall(steps: LoggedSteps, rows: Any, values: Floats) -> RunDrift | None:
-    """Measure the rise of 1/MFU over the run at equal length."""
+def _measure_mfu_fall(steps: LoggedSteps, rows: Any, values: Floats, limit: Mapping[str, float]) -> float | None:
+    """Measure the fall of the MFU over the run at equal length, by the rise of 1/MFU; None where it is not certain."""
     lengths = choose_step_lengths(steps, rows)
     if lengths is None:
         return None
-    return measure_drift_at_equal_length(lengths, 1 / values[rows], np.flatnonzero(rows).astype(np.float64))
-
-
-def _convert_to_fall(rise: RunDrift) -> float:
-    """Convert a rise of 1/MFU to the fall of the MFU."""
+    rise = measure_drift_at_equal_length(lengths, 1 / values[rows], np.flatnonzero(rows).astype(np.float64))
+    if rise is None or not rise.is_told_apart or rise.p >= limit["p"] or rise.change < limit["fall_ratio"]:
+        return None
     return 1 - 1 / (1 + rise.change)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.run_log.evidence import (
-    compute_median,
+    compute_known_median,
     convert_seconds_to_ns,
     divide_by_step,
     judge_logs,
@@ -62,10 +62,10 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
     if wait_s is None:
         return
     share = divide_by_step(steps, wait_s)
-    median_s = compute_median(wait_s[steps.counted.steady])
+    median_s = compute_known_median(wait_s[steps.counted.steady])
     if not reaches_limit(share, limit["step_ratio"]) or median_s < limit["seconds"]:
         return
-    ratio = compute_median(share)
+    ratio = compute_known_median(share)
     idle = steps.get_steady("fully_async/rollouter/idle_ratio")
     yield Finding(
         "trainer-wait",
@@ -75,7 +75,12 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
         _WAIT_ADVICE.get(steps.mode.code, _WAIT_ADVICE_OTHERS),
         (
             Metric("wait_ratio", ratio, "ratio", "lower", label="of the step, median"),
-            Metric("rollouter_idle_ratio", None if idle is None else float(np.nanmedian(idle)), "ratio", label="rollouter idle, as logged"),
+            Metric(
+                "rollouter_idle_ratio",
+                None if idle is None else float(np.nanmedian(idle)),
+                "ratio",
+                label="rollouter idle, as logged",
+            ),
             *list_gpu_hour_evidence(steps, median_s),
             *list_coverage_evidence(steps),
         ),
@@ -83,12 +88,12 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
         convert_seconds_to_ns(median_s),
         ratio,
         ("an upper bound: a trainer with samples at hand still loads and moves them",),
-    )  # fmt: skip
+    )
 
 
 def _median_step_ns(steps: LoggedSteps) -> float:
     """Compute the median step time of the steady steps in ns."""
-    return compute_median(steps.step_s[steps.counted.steady]) * 1e9
+    return compute_known_median(steps.step_s[steps.counted.steady]) * 1e9
 
 
 def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
@@ -96,10 +101,12 @@ def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: st
     limit = thresholds.of("rollouter-wait")
     idle = steps.get_steady("fully_async/rollouter/idle_ratio")
     full = _compute_full_queue_ratio(steps, limit["full_ratio"])
-    by_idle = 0.0 if idle is None else compute_median(np.clip(idle, 0, 1))
+    by_idle = 0.0 if idle is None else compute_known_median(np.clip(idle, 0, 1))
     if by_idle < limit["idle_ratio"] and full < limit["idle_ratio"]:
         return
-    seconds = by_idle * compute_median(steps.step_s[steps.counted.steady]) if by_idle >= limit["idle_ratio"] else None
+    seconds = (
+        by_idle * compute_known_median(steps.step_s[steps.counted.steady]) if by_idle >= limit["idle_ratio"] else None
+    )
     why = f"is idle for {format_quantity(by_idle, 'ratio')} of the time"
     if seconds is None:
         why = f"finds its queue full in {format_quantity(full, 'ratio')} of the steps"
@@ -109,7 +116,9 @@ def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: st
         f"the rollouter waits for the trainer: it {why}{of_run}",
         "move GPUs from the rollouter to the trainer (rollout.nnodes, trainer.nnodes), shorten training, or raise async_training.staleness_threshold",
         (
-            Metric("idle_ratio", by_idle if idle is not None else None, "ratio", "lower", label="rollouter idle, median"),
+            Metric(
+                "idle_ratio", by_idle if idle is not None else None, "ratio", "lower", label="rollouter idle, median"
+            ),
             Metric("full_queue_ratio", full, "ratio", "lower", label="steps with a full queue"),
             *list_coverage_evidence(steps),
         ),
@@ -117,7 +126,7 @@ def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: st
         None if seconds is None else convert_seconds_to_ns(seconds),
         None if seconds is None else by_idle,
         ("time of the rollout GPUs, not of the step",),
-    )  # fmt: skip
+    )
 
 
 def _compute_full_queue_ratio(steps: LoggedSteps, full: float) -> float:
@@ -174,7 +183,7 @@ def _find_wasted_samples(steps: LoggedSteps, thresholds: Thresholds, of_run: str
             "their generation was paid; the step is not shorter without them",
             "a lower bound where groups of several answers are counted as one",
         ),
-    )  # fmt: skip
+    )
 
 
 def _sum_evicted_samples(steps: LoggedSteps) -> tuple[float | None, str]:

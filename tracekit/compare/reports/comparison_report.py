@@ -161,11 +161,19 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
     """)
     rows = [
         (
-            change.stage or "(step)", change.base, change.opt, change.raw, change.per_token, change.change,
-            change.low, change.high, WORDS.get(change.word, change.word), change.note,
+            change.stage or "(step)",
+            change.base,
+            change.opt,
+            change.raw,
+            change.per_token,
+            change.change,
+            change.low,
+            change.high,
+            WORDS.get(change.word, change.word),
+            change.note,
         )
         for change in lengths.changes
-    ]  # fmt: skip
+    ]
     caption = "Changes: above 0 is longer. The verdict is that at equal length, within these two runs."
     return Sheet(name, "Two logs at equal length", headings, tuple(rows), caption=caption)
 

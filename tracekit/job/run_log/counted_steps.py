@@ -25,7 +25,7 @@ _PROFILER = ("timing_s/start_profile", "timing_s/stop_profile")
 
 
 @dataclass(frozen=True, slots=True)
-class CountedSteps:
+class SteadySteps:
     """Masks over the rows of a log: `counted` without warm-up, `steady` also without validation, checkpoint or profiler."""
 
     counted: Mask
@@ -42,13 +42,13 @@ class CountedSteps:
         return self.steady_count >= LEAST_STEPS
 
 
-def choose_counted_steps(log: RunLog) -> CountedSteps:
-    """Choose the steps that count: without the first 3 after each start (2 of 7 to 9 steps, 1 of 6, else none)."""
+def choose_counted_steps(log: RunLog) -> SteadySteps:
+    """Choose the steps that count: without the first 3 after each start (2 of 7 to 9 steps, 1 of 6, none of fewer)."""
     counted = ~_find_warm_up_rows(log)
     marked = _find_marked_rows(log)
     if marked.mean() > MOST_MARKED:
         marked[:] = False
-    return CountedSteps(counted, counted & ~marked)
+    return SteadySteps(counted, counted & ~marked)
 
 
 def _find_warm_up_rows(log: RunLog) -> Mask:

@@ -30,7 +30,7 @@ def judge_logs(
 
 
 def reaches_limit(values: Floats, limit: float) -> bool:
-    """Check whether the median reaches a limit and most values reach half of it.
+    """Check whether the median reaches a limit and most values reach half that limit.
 
     >>> reaches_limit(np.array([0.2, 0.2, 0.1]), 0.15), reaches_limit(np.array([0.0, 0.0, 9.0]), 0.15)
     (True, False)
@@ -41,7 +41,7 @@ def reaches_limit(values: Floats, limit: float) -> bool:
     return float((known >= limit / 2).mean()) >= MOST_STEPS_RATIO
 
 
-def compute_median(values: Floats) -> float:
+def compute_known_median(values: Floats) -> float:
     """Compute the median of the known values."""
     return float(np.median(values[np.isfinite(values)]))
 
@@ -73,5 +73,5 @@ def list_coverage_evidence(steps: LoggedSteps) -> tuple[Metric, ...]:
 
 
 def place_in_log(steps: LoggedSteps, stage: str | None = None, step: int | None = None) -> tuple[Place, ...]:
-    """Make the place of a finding: its log, and a stage or step of it."""
+    """Make the place of a finding: its log, and a stage or step."""
     return (Place(source=steps.log.source, run=steps.log.run, stage=stage, step=step),)

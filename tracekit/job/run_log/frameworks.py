@@ -11,7 +11,7 @@ from tracekit.model.stages import get_canonical_stage
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework: what identifies its logs, and its names by quantity, the preferred one first.
+    """One framework: the evidence of its logs, and its names by quantity, the preferred one first.
 
     `timer` matches the names of timers in seconds; its group is the label of the stage.
     """
@@ -129,10 +129,10 @@ FRAMEWORKS = (
 """The frameworks, those with the most telling names first."""
 
 
-def find_framework(names: Iterable[str]) -> Framework | None:
+def find_log_framework(names: Iterable[str]) -> Framework | None:
     """Find the framework that logs these names; None if none does.
 
-    >>> find_framework(["actor/lr", "timing_s/gen"]).name, find_framework(["loss"])
+    >>> find_log_framework(["actor/lr", "timing_s/gen"]).name, find_log_framework(["loss"])
     ('verl', None)
     """
     known = list(names)

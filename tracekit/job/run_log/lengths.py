@@ -15,7 +15,7 @@ _SLOWEST_LENGTH = "timing_s/agent_loop/slowest/response_length"
 
 
 def choose_step_lengths(steps: LoggedSteps, rows: Mask) -> Floats | None:
-    """Choose the lengths of these rows, in columns: the tokens of the step, and the longest answer with 25 rows or more.
+    """Choose the lengths of some rows, in columns: the tokens of the step, and the longest answer with 25 rows or more.
 
     None if the log has neither tokens nor lengths.
     """

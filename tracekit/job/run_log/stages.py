@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from tracekit.job.run_log.counted_steps import CountedSteps, choose_counted_steps
+from tracekit.job.run_log.counted_steps import SteadySteps, choose_counted_steps
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs
 from tracekit.model.records import dataclass
@@ -17,7 +17,7 @@ from tracekit.model.stages import VALIDATION
 from tracekit.model.trace import Measurements, derive_once
 
 Where = Literal["inside", "outside", "nested", "overlapping"]
-"""Position of a timer: inside or outside the step's own time, nested in another timer, or beside the step."""
+"""Position of a timer: inside or outside the step's own time, nested in another timer, or parallel to the step."""
 
 PERIODIC = (VALIDATION, "save")
 """Stages that run in every k-th step."""
@@ -56,7 +56,7 @@ class LoggedSteps:
     log: RunLog
     mode: TrainerMode
     gpus: int | None
-    counted: CountedSteps
+    counted: SteadySteps
     step_s: Floats
     wall_s: Floats
     residual_s: Floats
@@ -64,14 +64,14 @@ class LoggedSteps:
     excess_ratio: float
 
     def get_steady(self, *names: str) -> Floats | None:
-        """Get the values of the first of these names in the steady steps; None if no steady step has one."""
+        """Get the values of the first logged name in the steady steps; None if no steady step has one."""
         values = self.log.get_first(*names)
         if values is None or not np.isfinite(values[self.counted.steady]).any():
             return None
         return values[self.counted.steady]
 
     def sum_stage_seconds(self, *canonical: str, waits: bool | None = None) -> Floats | None:
-        """Sum the time of these stages by row; None if the log has none of them."""
+        """Sum the time of some stages by row; None if the log has none."""
         chosen = [
             stage.seconds
             for stage in self.stages

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.run_log.frameworks import Framework, find_framework
+from tracekit.job.run_log.frameworks import Framework, find_log_framework
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, Ints, count_rows, first_of
 from tracekit.model.trace import Measurements, derive_once
@@ -39,7 +39,7 @@ class RunLog:
         return name in self.series
 
     def get_first(self, *names: str) -> Floats | None:
-        """Get the values of the first of these names that the log has; None without any."""
+        """Get the values of the first name that the log has; None without any."""
         return next((self.series[name] for name in names if name in self.series), None)
 
 
@@ -69,7 +69,7 @@ def _make_run_log(run: str | None, source: str, rows: Frame) -> RunLog | None:
     row, value = place[groups.number], rows.number("value")
     by_name = rows.group_by("name")
     names: list[Any] = by_name.agg().values("name")
-    framework = find_framework(names)
+    framework = find_log_framework(names)
     if framework is None:
         return None
     table = np.full((len(names), len(order)), np.nan)

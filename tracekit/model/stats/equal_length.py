@@ -17,7 +17,7 @@ from tracekit.model.stats.trend import compute_trend_p
 Floats = npt.NDArray[np.float64]
 
 MOST_COLLINEAR = 0.9
-"""Correlation of length and step above which a change over the run cannot be told from one of length."""
+"""Correlation of length and step above which length may explain a change over the run."""
 
 LEAST_FIT = 0.8
 """Least R² of both fits for a change between logs whose lengths do not overlap."""

@@ -1,4 +1,4 @@
-"""The summary of a run's log: what it was read as, its step time, and the table of its stages."""
+"""The summary of a run's log: its trainer, its step time, and the table of its stages."""
 
 from __future__ import annotations
 

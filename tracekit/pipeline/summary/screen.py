@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +41,7 @@ from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
 from tracekit.pipeline.summary.host_shares import measure_host_shares
+from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
 from tracekit.pipeline.summary.run_logs import describe_run_logs, has_only_run_logs, measure_run_log_headline
 
 T = TypeVar("T")
@@ -320,21 +320,6 @@ def _name_step_unit(steps: StepWalls) -> str:
     names = sorted({shorten_repeating_name(name) for name in walls.values("name") if name is not None})
     listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
     return ORIGIN_NOTES[origins[0]].format(name=listed)
-
-
-def shorten_repeating_name(name: str) -> str:
-    """Shorten the name of a repeating range to its beginning, without numbers and brackets.
-
-    >>> shorten_repeating_name("execute_context_#(#)_generation_#(#)"), shorten_repeating_name("step[DECODE bs=#]"), shorten_repeating_name("train")
-    ('execute_context…', 'step…', 'train')
-    """
-    begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
-    begin = begin[:MAX_NAME_LETTERS] or name[:MAX_NAME_LETTERS]
-    return begin if begin == name else f"{begin}…"
-
-
-MAX_NAME_LETTERS = 32
-"""Most letters of a shortened name."""
 
 
 MAX_RUN_STEPS = 6
