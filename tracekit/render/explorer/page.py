@@ -22,8 +22,9 @@ from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import PageDetails, fit_details
 from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
+from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memory_curves
+from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memories, encode_memory_curves
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
@@ -31,7 +32,6 @@ from tracekit.render.explorer.plain import (
     write_top_kernels,
     write_unanswered,
 )
-from tracekit.render.explorer.process_files import ProcessData
 from tracekit.render.explorer.processes import ExplorerRows, PageRow, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
@@ -105,7 +105,8 @@ def write_explorer_page(
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(sums))
-    store.blocks |= details.blocks | curves
+    memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
+    store.blocks |= details.blocks | curves | pieces
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
@@ -117,6 +118,7 @@ def write_explorer_page(
         "counted": steps,
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
+        "memories": memories,
     }
     values = {
         **_write_plain_values(report, delays, findings, budget_bytes),
@@ -164,7 +166,6 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
             if section.status != "ok"
         ],
         "metrics": {metric.name: metric.value for metric in report.headline},
-        "memories": [],
     }
 
 
