@@ -20,8 +20,8 @@ from tracekit.pipeline.measure_source import read_source
 from tracekit.pipeline.replaying import replay_measured
 from tracekit.pipeline.run import Options, discover_sources, judge, measure
 from tracekit.process.page_blocks.build import build_page_blocks
-from tracekit.render import explorer
-from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.render.explorer.page import write_explorer_page
+from tracekit.render.explorer.template import read_page_assets
 from tracekit.replay.ledger import list_path_pieces
 from tracekit.replay.process_graph import READS
 
@@ -44,13 +44,6 @@ def build_blocks(trace):
     """Build the data of one process, or of one memory snapshot, as a worker would."""
     devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
     return build_page_blocks(trace, devices)
-
-
-def read_assets():
-    """Read the files of the page; an empty text for those that were not built yet."""
-    folder = Path(explorer.__file__).parent
-    texts = (folder / name for name in ("page.html", "page.css", "page.js"))
-    return PageAssets(*(path.read_text(encoding="utf-8") if path.exists() else "" for path in texts))
 
 
 def analyze_directory(directory):
@@ -92,7 +85,7 @@ def main(directory, out, megabytes="3"):
         processes.append(build_blocks(trace))
         worker.append(time.process_time() - begin)
     begin = time.process_time()
-    page = write_explorer_page(report, processes, read_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6), critical)
+    page = write_explorer_page(report, processes, read_page_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6), critical)
     parent = time.process_time() - begin
     Path(out).write_text(page.text, encoding="utf-8")
     worker.sort()

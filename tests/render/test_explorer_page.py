@@ -32,8 +32,9 @@ from tracekit.process.idle_time.tables import sum_idle_time_by_window
 from tracekit.process.steps.windows import find_steps_and_stages
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.cells import LEVEL_LIMITS_NS, list_row_cells, merge_row_kernels
-from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.processes import arrange_rows
+from tracekit.render.explorer.template import PageAssets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROFILE = EXAMPLES / "simulated_gpu" / "outputs" / "profile"

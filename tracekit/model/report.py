@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from tracekit.model.display import Displayed, import_display
 from tracekit.model.errors import make_unknown_name_error
+from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.records import dataclass
 from tracekit.model.system.lazy_pandas import pd
 
@@ -296,6 +297,9 @@ class Section(Displayed):
     charts: tuple[Chart, ...] = ()
 
 
+NOT_IN_JSON = frozenset(("timeline",))
+"""Fields of a report that JSON does not have."""
+
 MADE_LATER = ("metrics", "sheets", "caveats", "charts")
 """Fields of a section that the first screen does not show; they may be lazy sequences."""
 
@@ -360,6 +364,8 @@ class Report(Displayed):
     recordings: tuple[Recording, ...] = ()
     replays: tuple[RunReplay, ...] = ()
     schema: str = SCHEMA
+    timeline: Timeline | None = None
+    """For the page only."""
 
     @property
     def asks_rules(self) -> bool:

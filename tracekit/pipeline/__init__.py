@@ -39,6 +39,7 @@ def analyze(  # noqa: PLR0913 - one per option
     skip: str | Sequence[str] = (),
     question_files: str | Sequence[str] = (),
     cache: bool = True,
+    timeline: bool = False,
 ) -> Report:
     """Analyze a profile directory, a file, a glob, or several paths.
 
@@ -52,7 +53,8 @@ def analyze(  # noqa: PLR0913 - one per option
     The engine "ray" reads each file on the Ray node that has it. It connects to `ray_address`, to RAY_ADDRESS
     if that is not given, or to a cluster that it starts here; each node expands the patterns `on_every_node` itself.
     With `cache`, measurements of each file are cached and reused while the file is unchanged; False neither reads nor
-    writes the cache. Raises `TracekitError` if it finds nothing or cannot read any source.
+    writes the cache. With `timeline`, the report contains the timeline that its page shows (`tracekit.render(report, "html")`).
+    Raises `TracekitError` if it finds nothing or cannot read any source.
     """
     chosen = {
         "ranks": ranks,
@@ -70,6 +72,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "skip": skip,
         "question_files": question_files,
         "cache": cache,
+        "timeline": timeline,
     }
     return report_cache.analyze_cached(path, parse_options(chosen)).report
 

@@ -28,7 +28,7 @@ from tracekit.replay.edges import (
     make_empty_edges,
 )
 from tracekit.replay.process_graph import ProcessGraph
-from tracekit.replay.same_place_waits import SamePlaceWaits, add_same_place_waits
+from tracekit.replay.same_place_waits import add_same_place_waits
 from tracekit.replay.settle import SettledGraph, settle_graph
 
 ONE_HOST_NS = 1_000_000
@@ -67,7 +67,6 @@ class JobGraph:
     settled: SettledGraph
     meeting: Meeting
     unmatched: int
-    same_place: SamePlaceWaits
     offset_ns: Ints
 
     @property
@@ -101,14 +100,12 @@ def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
     time = np.concatenate([graph.time for graph in processes]) if processes else np.empty(0, np.int64)
     meeting, arrivals, unmatched = _join_collectives(processes, first, first_op, matching, time, listed)
     time = np.concatenate((time, arrivals))
-    same_place = add_same_place_waits(processes, first, first_op, listed)
+    add_same_place_waits(processes, first, first_op, listed)
     for number, graph in enumerate(processes):
         processes[number] = replace(graph, time=time[first[number] : first[number + 1]])
     taken.append(listed.build())
     settled = settle_graph(time, _free_host_meetings(_join_edges(taken), meeting))
-    return JobGraph(
-        tuple(processes), first, first_path, first_op, settled, meeting, unmatched, same_place, matching.offset_ns
-    )
+    return JobGraph(tuple(processes), first, first_path, first_op, settled, meeting, unmatched, matching.offset_ns)
 
 
 _NO_EDGES = EdgeList().build()

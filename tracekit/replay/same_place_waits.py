@@ -19,14 +19,6 @@ INPUT_LAG_NS = 1_500
 """Longest typical time from the end of the compute op that a collective reads to its start."""
 
 
-class SamePlaceWaits(NamedTuple):
-    """Number of waits seen for a collective, of those added at the same place elsewhere, and of collectives that wait for compute."""
-
-    seen: int
-    added: int
-    collectives: int
-
-
 class _Places(NamedTuple):
     """Launched collectives of all processes: process, op, ordinal in the step, number of compute ops launched before, class."""
 
@@ -50,22 +42,19 @@ class _Ops(NamedTuple):
     instant: Ints
 
 
-def add_same_place_waits(
-    processes: Sequence[ProcessGraph], first: Ints, first_op: Ints, listed: EdgeList
-) -> SamePlaceWaits:
+def add_same_place_waits(processes: Sequence[ProcessGraph], first: Ints, first_op: Ints, listed: EdgeList) -> None:
     """Add the waits of compute for collectives, and of collectives for compute, that hold wherever they could be seen."""
     computes = [_list_compute_ops(graph) for graph in processes]
     places = _list_places(processes, computes)
     if not len(places.op):
-        return SamePlaceWaits(0, 0, 0)
+        return
     base = first[:-1] + np.array([graph.host_count for graph in processes])
     start, end, awaited = (
         np.concatenate([getattr(graph.ops, name) for graph in processes]) for name in ("start", "end", "waited_for")
     )
     ops = _Ops(start, end, awaited, first_op, base)
-    seen, added = _add_waits_for_collectives(computes, places, ops, listed)
-    waiting = _add_waits_for_compute(computes, places, ops, listed)
-    return SamePlaceWaits(seen, added, waiting)
+    _add_waits_for_collectives(computes, places, ops, listed)
+    _add_waits_for_compute(computes, places, ops, listed)
 
 
 def _list_compute_ops(graph: ProcessGraph) -> Ints:
@@ -129,13 +118,11 @@ def _names_step(name: str) -> bool:
     return name.startswith("ProfilerStep")
 
 
-def _add_waits_for_collectives(
-    computes: Sequence[Ints], places: _Places, ops: _Ops, listed: EdgeList
-) -> tuple[int, int]:
+def _add_waits_for_collectives(computes: Sequence[Ints], places: _Places, ops: _Ops, listed: EdgeList) -> None:
     """Add the waits of compute ops for collectives at every place where one was seen and none contradicts it."""
     seen = _list_seen_waits(computes, places, ops)
     if not len(seen):
-        return 0, 0
+        return
     distinct = np.unique(seen, axis=0)
     order = np.lexsort((distinct[:, 1], distinct[:, 0]))
     distinct = distinct[order]
@@ -153,7 +140,6 @@ def _add_waits_for_collectives(
     new = ~contradicted[pair] & (awaited != places.op[place])
     place, target, lag = place[new], target[new], lag[new]
     _add_edges(ops, places.process[place], (places.op[place], target), np.minimum(lag, MICRO), listed)
-    return len(seen), len(place)
 
 
 def _measure_lags(places: _Places, ops: _Ops, place: Ints, target: Ints) -> Ints:
@@ -185,7 +171,7 @@ def _look_up_compute(computes: Sequence[Ints], process: Ints, position: Ints) ->
     return np.where(fits, np.append(every, 0)[np.where(fits, begin[process] + position, 0)], -1), fits
 
 
-def _add_waits_for_compute(computes: Sequence[Ints], places: _Places, ops: _Ops, listed: EdgeList) -> int:
+def _add_waits_for_compute(computes: Sequence[Ints], places: _Places, ops: _Ops, listed: EdgeList) -> None:
     """Add the wait of each collective for the compute op launched before it, if no collective of its class contradicts it."""
     source, fits = _look_up_compute(computes, places.process, places.before - 1)
     rows = np.flatnonzero(fits)
@@ -196,7 +182,6 @@ def _add_waits_for_compute(computes: Sequence[Ints], places: _Places, ops: _Ops,
     new = ~contradicted[places.kind[rows]] & (ops.awaited[first + places.op[rows]] != source)
     rows, source, lag = rows[new], source[new], lag[new]
     _add_edges(ops, places.process[rows], (source, places.op[rows]), np.minimum(lag, INPUT_LAG_NS), listed)
-    return len(rows)
 
 
 def _add_edges(ops: _Ops, process: Ints, pair: tuple[Ints, Ints], lag: Ints, listed: EdgeList) -> None:

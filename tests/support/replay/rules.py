@@ -207,7 +207,7 @@ def longer_collective(factor, number):
 
 @rule_case(
     "what waited for a collective in one step waits for it in the others", 1441,
-    replaced(same_place_waits, "_add_waits_for_collectives", lambda *_: (0, 0)),
+    replaced(same_place_waits, "_add_waits_for_collectives", lambda *_: None),
 )  # fmt: skip
 def same_place(folder):
     """In step 2 the collective ended at 1140, long before `z` at 1307. Four times as long it ends at 1440, and `z` waits."""
@@ -237,7 +237,7 @@ def longer_kernel(factor, number):
 
 @rule_case(
     "a collective waits for the compute launched before it", 1318.5,
-    replaced(same_place_waits, "_add_waits_for_compute", lambda *_: 0),
+    replaced(same_place_waits, "_add_waits_for_compute", lambda *_: None),
 )  # fmt: skip
 def input_wait(folder):
     """`k` of step 2 lasts 300 µs and ends at 1317; the collective, launched until 1204, starts 1.5 µs later."""

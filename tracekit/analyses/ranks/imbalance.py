@@ -1,4 +1,4 @@
-"""Load imbalance of ranks: own work by stage, and the step without stragglers (Q7, Q18, Q19, M17; R10)."""
+"""Load imbalance of ranks: own work by stage and rank (Q7, Q18, M17; R10)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracekit.job.rank_groups import (
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
-from tracekit.job.stragglers.collective_waits import estimate_wait_savings, sum_waits_for_missing_rank
+from tracekit.job.stragglers.collective_waits import sum_waits_for_last_rank, sum_waits_for_missing_rank
 from tracekit.model.report import Chart, Finding, Heading, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.frame import (
@@ -57,15 +57,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Report own work by stage and rank, and the step without stragglers; judge R10."""
+    """Report own work by stage and rank; judge R10."""
     abstained = tuple(_list_imbalance_abstentions(measured, thresholds))
     if max((rank_group.members for rank_group in list_rank_groups(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
         return ANALYSIS.skipped(reason, verdicts=abstained)
     return ANALYSIS.answered(
-        sheets=lambda: select_filled_sheets(
-            _make_stage_imbalance_table(measured), _make_what_if_table(measured), _make_rank_own_work_table(measured)
-        ),
+        sheets=lambda: select_filled_sheets(_make_stage_imbalance_table(measured), _make_rank_own_work_table(measured)),
         findings=tuple(_find_rank_imbalance(measured, thresholds)),
         verdicts=abstained,
         charts=lambda: draw_rank_stage_matrices(measured),
@@ -167,33 +165,6 @@ def _make_rank_own_work_table(measured: Measurements) -> Sheet:
     )
 
 
-def _make_what_if_table(measured: Measurements) -> Sheet:
-    """Make the table of the step without stragglers: the last rank reaches each collective with the median rank (Q19)."""
-    saved, rows = estimate_wait_savings(measured), []
-    for rank_group in list_rank_groups(measured):
-        of_group = rank_group.select_rows(saved)
-        step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
-        if not len(of_group) or not step_ns:
-            continue
-        gain = min(float(of_group["saved_ns"].sum()) / rank_group.steps, step_ns)
-        ideal = step_ns - gain
-        number = float(of_group["collectives"].sum() / rank_group.steps)
-        rows.append((*rank_group.labels, step_ns, ideal, gain, divide_or_none(step_ns, ideal), number))
-    names = ["step_ns", "ideal_ns", "saved_ns", "slowdown", "collectives"]
-    headings = (
-        *make_rank_group_headings(measured),
-        *parse_headings("""
-            step_ns | step | ns | Mean wall.
-            ideal_ns | without stragglers | ns | With the last rank at every collective together with the median one.
-            saved_ns | difference | ns
-            slowdown | slowdown | number | Step over step without stragglers.
-            collectives | collectives | number | Matched collectives per step behind this estimate.
-        """),
-    )
-    frame = from_rows([*RANK_GROUP, *names], rows)
-    return make_sheet("what_if", "The step without late ranks", headings, frame)
-
-
 def _list_imbalance_abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
     """List verdicts on runs that R10 cannot judge, with the reason."""
     limit = thresholds.of("rank-imbalance")
@@ -221,7 +192,7 @@ def _price_unproven_imbalance(
     ratio = _average_known(judged["by_step"]["imbalance_ratio"]) or 0.0
     if ratio < limit["imbalance_ratio"]:
         return EvidenceLack(few)
-    gain = _compute_balance_gain(measured, rank_group, judged["rows"])
+    gain = _compute_imbalance_cost(measured, rank_group, judged["rows"])
     claim = f"ranks work unequally: {format_quantity(ratio, 'ratio')} less than the longest on average"
     return EvidenceLack(few, gain, claim, f"{limit['min_steps']:g} steps would prove it")
 
@@ -269,7 +240,7 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
             continue
         ratio = _average_known(judged["by_step"]["imbalance_ratio"]) or 0.0
         constant = judged["constant"]
-        gain = _compute_balance_gain(measured, rank_group, judged["rows"])
+        gain = _compute_imbalance_cost(measured, rank_group, judged["rows"])
         step_ns = summarize_step_walls(measured).select_run(rank_group.run).step_ns
         share = divide_or_none(gain, step_ns)
         if (
@@ -281,11 +252,11 @@ def _find_rank_imbalance(measured: Measurements, thresholds: Thresholds) -> Iter
         yield _report_rank_imbalance(measured, rank_group, judged, (ratio, constant, gain, share), thresholds)
 
 
-def _compute_balance_gain(measured: Measurements, rank_group: RankGroup, rows: Frame) -> float:
-    """Compute the time a balanced step would save, in ns: from its collectives (Q19), or from own work if none matched."""
-    saved = rank_group.select_rows(estimate_wait_savings(measured))
-    if len(saved):
-        return float(saved["saved_ns"].sum()) / rank_group.steps
+def _compute_imbalance_cost(measured: Measurements, rank_group: RankGroup, rows: Frame) -> float:
+    """Compute the cost of the imbalance per step, in ns: waits for the last rank, or own work beyond the median if none matched."""
+    waits = rank_group.select_rows(sum_waits_for_last_rank(measured))
+    if len(waits):
+        return float(waits["lost_ns"].sum()) / rank_group.steps
     steps = rows.group_by(*UNIT).agg(longest=max_of("own_ns"), median=median_of(rows.number("own_ns")))
     return float((steps["longest"] - steps["median"]).mean())
 
@@ -479,7 +450,7 @@ ANALYSIS = Analysis(
             "imbalance_ratio": 0.10,
             # One rank that is longest in this share of the steps is a straggler (R09), not imbalance.
             "constant_ratio": 0.60,
-            # Time saved, as a share of the step.
+            # Waits for the last rank, as a share of the step.
             "step_ratio": 0.01,
         }
     },

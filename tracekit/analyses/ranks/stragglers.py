@@ -319,8 +319,8 @@ ANALYSIS = Analysis(
             "clock_steps": 2,
             # so is a pause, if it costs this share of the step (the severity medium).
             "seen_ratio": 0.03,
-            # No rank is cleared if a step without late ranks would be shorter by this share (severity medium).
-            "what_if_ratio": 0.03,
+            # No rank is cleared if the waits for late ranks take this share of the step (severity medium).
+            "lost_ratio": 0.03,
             # Ranks with a smaller share of the votes are not stragglers: the late rank changes from step to step.
             "rotating_ratio": 0.6,
         }

@@ -17,7 +17,7 @@ from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.stages.periodic import sum_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
 from tracekit.job.stragglers.causes import find_slowdown_since
-from tracekit.job.stragglers.collective_waits import estimate_wait_savings
+from tracekit.job.stragglers.collective_waits import sum_waits_for_last_rank
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.text.changes import write_change
@@ -70,8 +70,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _compute_walls_without_waits(measured: Measurements, walls: Frame) -> Floats:
     """Compute the walls of steps without waits for late ranks and without scheduled stages, in ns."""
-    savings = estimate_wait_savings(measured).group_by(*UNIT).agg(saved_ns=sum_of("saved_ns"))
-    lost_ns = walls.join(savings, UNIT, how="left", optional=UNIT).integers("saved_ns")
+    waits = sum_waits_for_last_rank(measured).group_by(*UNIT).agg(lost_ns=sum_of("lost_ns"))
+    lost_ns = walls.join(waits, UNIT, how="left", optional=UNIT).integers("lost_ns")
     return walls.number("wall_ns") - lost_ns - sum_planned_stage_time(measured, walls)
 
 

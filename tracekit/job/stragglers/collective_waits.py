@@ -26,7 +26,6 @@ from tracekit.model.tables.frame import (
     Bools,
     Frame,
     Ints,
-    count_rows,
     first_of,
     median_of,
     min_of,
@@ -191,17 +190,17 @@ def _list_wait_stages(worked: Frame) -> list[str]:
 
 
 @derive_once
-def estimate_wait_savings(measured: Measurements) -> Frame:
-    """Estimate how much shorter each step would be if the last rank always came with the median (Q19).
+def sum_waits_for_last_rank(measured: Measurements) -> Frame:
+    """Sum the waits of the median rank for the last one over the collectives of each step (Q19).
 
-    One row per (unit, rank group): saved_ns and collectives (their number). Of several process groups the one that saves
-    most counts, as time lost in one is often lost again in the next.
+    One row per (unit, rank group): lost_ns. Of several process groups the one with the longest waits counts, as time lost
+    in one is often lost again in the next. Rules judge by this cost; the replay predicts what a fix saves.
     """
     by_match = attribute_collective_waits(measured).collectives.sort("match").group_by("match")
     keys = (*RANK_GROUP_STEP, "group")
-    saved = by_match.agg(**{name: first_of(name) for name in keys}, saved_ns=median_of("lost_ns"))
-    by_group = saved.group_by(*keys).agg(saved_ns=sum_of("saved_ns"), collectives=count_rows())
-    return by_group.sort("saved_ns", "group", descending=["saved_ns"]).distinct(*RANK_GROUP_STEP).drop("group")
+    waits = by_match.agg(**{name: first_of(name) for name in keys}, lost_ns=median_of("lost_ns"))
+    by_group = waits.group_by(*keys).agg(lost_ns=sum_of("lost_ns"))
+    return by_group.sort("lost_ns", "group", descending=["lost_ns"]).distinct(*RANK_GROUP_STEP).drop("group")
 
 
 @derive_once

@@ -25,7 +25,11 @@ from tracekit.job.rank_groups import (
 )
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause
-from tracekit.job.stragglers.collective_waits import CollectiveWaits, attribute_collective_waits, estimate_wait_savings
+from tracekit.job.stragglers.collective_waits import (
+    CollectiveWaits,
+    attribute_collective_waits,
+    sum_waits_for_last_rank,
+)
 from tracekit.job.stragglers.common_traits import name_rank_set
 from tracekit.job.stragglers.lateness import (
     LateSet,
@@ -336,11 +340,11 @@ def _find_straggler_lack(
         return None
     if not len(rank_group.select_rows(attribute_collective_waits(measured).collectives)):
         return EvidenceLack("no collective could be compared between ranks")
-    what_if_ns = float(rank_group.select_rows(estimate_wait_savings(measured))["saved_ns"].sum()) / rank_group.steps
-    lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
+    waits_ns = float(rank_group.select_rows(sum_waits_for_last_rank(measured))["lost_ns"].sum()) / rank_group.steps
+    lost_ns = max([waits_ns, *(late.cost_ns for late in of_group)])
     share = divide_or_none(lost_ns, summarize_step_walls(measured).select_run(rank_group.run).step_ns)
     claim, needs = _describe_probable_straggler(of_group, limit)
-    if (share or 0.0) >= limit["what_if_ratio"]:
+    if (share or 0.0) >= limit["lost_ratio"]:
         lost = f"{format_quantity(lost_ns, 'ns')} of a step are waits for late ranks"
         return EvidenceLack(f"{lost}, {_explain_unnamed_ranks(of_group, limit)}", lost_ns, claim, needs)
     needed = count_rounds_needed(rank_group.members, 1, limit["false_ratio"])

@@ -189,15 +189,15 @@ def recount_votes_of_all_steps(late_set: LateSet, chosen: Frame, late: RankLaten
 
 
 def sum_wait_cost_by_group(arrivals: Frame, is_late: Bools) -> Frame:
-    """Sum the waits for late ranks by process group, the largest first: group, saved_ns.
+    """Sum the waits for late ranks by process group, the largest first: group, lost_ns.
 
     `arrivals` are rows of `CollectiveWaits.collectives`, and `is_late` marks those of late members. A collective counts where a
     late member comes last, with the median wait of the others.
     """
-    last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
+    last, waits = _measure_waits_for_late_ranks(arrivals, is_late)
     groups = arrivals.group_by("group")
-    sums = groups.agg().with_columns(saved_ns=sum_by_group(groups.number[last], saved, len(groups)))
-    return sums.sort("saved_ns", "group", descending=["saved_ns"])
+    sums = groups.agg().with_columns(lost_ns=sum_by_group(groups.number[last], waits, len(groups)))
+    return sums.sort("lost_ns", "group", descending=["lost_ns"])
 
 
 def sum_wait_cost_by_rank(arrivals: Frame, is_late: Bools, excess: ExcessWork | None = None) -> dict[int, int]:
@@ -205,9 +205,9 @@ def sum_wait_cost_by_rank(arrivals: Frame, is_late: Bools, excess: ExcessWork | 
 
     `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `sum_wait_cost_by_group`. `excess` bounds the time.
     """
-    last, saved = _measure_waits_for_late_ranks(arrivals, is_late)
+    last, waits = _measure_waits_for_late_ranks(arrivals, is_late)
     ranks = arrivals.integers("rank")[last]
-    costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
+    costs = {rank: int(waits[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
     if excess is None:
         return costs
     costs = {rank: min(cost, excess.by_rank.get(rank, cost)) for rank, cost in costs.items()}
@@ -271,10 +271,10 @@ def _measure_waits_for_late_ranks(arrivals: Frame, is_late: Bools) -> tuple[Ints
     waits_for_late = lowest[1] < lowest[0]
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
-    saved = compute_group_medians(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
+    waits = compute_group_medians(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
     # A wait that the late ranks share is for a rank that was not recorded.
-    saved = saved - lowest[1][waiting]
+    waits = waits - lowest[1][waiting]
     last = np.zeros(count, np.int64)
     is_last = np.flatnonzero(is_late & (lost == lowest[1][match]))
     last[match[is_last[::-1]]] = is_last[::-1]
-    return last[waiting], saved
+    return last[waiting], waits

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.page_blocks import PageBlocks
 from tracekit.model.intervals import EMPTY, merge_interval_sets
 from tracekit.model.tables.arrays import select_rows
 from tracekit.model.trace import Trace
@@ -15,7 +16,7 @@ from tracekit.process.host.tree import HostThreadRows, build_host_tree
 from tracekit.process.idle_time.causes import DeviceIdle
 from tracekit.process.page_blocks.boxes import RowBoxes, make_lanes, sort_boxes, sum_boxes
 from tracekit.process.page_blocks.call_paths import shorten_page_name
-from tracekit.process.page_blocks.columns import PageBlocks, PageTexts, PathTable, narrow_numbers
+from tracekit.process.page_blocks.columns import PageTexts, PathTable, narrow_numbers
 from tracekit.process.page_blocks.device_rows import list_device_boxes, make_device_timeline, select_boxes
 from tracekit.process.page_blocks.host_rows import make_host_columns
 from tracekit.process.page_blocks.idle_segments import list_idle_segments, make_gap_columns, select_longest_gaps

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
+from tracekit.model.inputs.page_blocks import PageBlocks
 from tracekit.model.tables.keys import find_distinct, look_up_keys
 from tracekit.model.trace import Trace
 from tracekit.process.memory.call_sites import MAX_DEPTH, format_frames, select_shown_frames
 from tracekit.process.memory.live import find_allocation_stacks
 from tracekit.process.memory.replay import NEVER, Replay, replay_all_devices
 from tracekit.process.page_blocks.call_paths import add_call_paths, shorten_page_name
-from tracekit.process.page_blocks.columns import PageBlocks, PageTexts, PathTable, narrow_numbers
+from tracekit.process.page_blocks.columns import PageTexts, PathTable, narrow_numbers
 
 Ints = npt.NDArray[np.int64]
 

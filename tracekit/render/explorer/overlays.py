@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.inputs.process_files import list_file_names
@@ -21,34 +22,6 @@ Ints = npt.NDArray[np.int64]
 
 BYTES_OF_CURVES = 0.05
 """Share of the budget that curves of memory may take."""
-
-
-class PathPieces(Protocol):
-    """Pieces of the critical path: the source and pid of each, its start on the clock of that process, length, kind and name."""
-
-    @property
-    def source(self) -> Sequence[str]:
-        """Source of the process of each piece."""
-
-    @property
-    def pid(self) -> Sequence[int | None]:
-        """Number of the process of each piece."""
-
-    @property
-    def ts_ns(self) -> Sequence[int]:
-        """Start of each piece."""
-
-    @property
-    def dur_ns(self) -> Sequence[int]:
-        """Length of each piece."""
-
-    @property
-    def kind(self) -> Sequence[str]:
-        """Kind of each piece."""
-
-    @property
-    def name(self) -> Sequence[str | None]:
-        """Name of each piece."""
 
 
 def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageNames) -> bytes:

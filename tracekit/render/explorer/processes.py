@@ -113,7 +113,7 @@ class ExplorerRows:
 def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRows:
     """Put the rows of all processes on one clock, in order of run, role, rank and device."""
     with_rows = [data for data in processes if len(data.numbers.get("row.kind", ()))]
-    ordered = sorted(merge_process_files(with_rows), key=_make_order_key)
+    ordered = sorted(merge_process_files(with_rows), key=make_order_key)
     offsets = read_clock_offsets(report)
     late = [offsets.get(data.source.rank, 0) for data in ordered]
     bounds = [find_time_bounds(data) for data in ordered]
@@ -127,7 +127,7 @@ def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRo
     with_memory = [data for data in processes if len(data.numbers.get("snapshot.peak", ()))]
     snapshots = tuple(
         PageProcess(number, data, data.base_ns - offsets.get(data.source.rank, 0) - begin)
-        for number, data in enumerate(sorted(with_memory, key=_make_order_key), len(page))
+        for number, data in enumerate(sorted(with_memory, key=make_order_key), len(page))
     )
     return ExplorerRows(page, rows, begin, max(end - begin, 1), snapshots)
 
@@ -139,7 +139,7 @@ def read_clock_offsets(report: Report) -> dict[int | None, int]:
     return {rank: round(offset) for rank, offset in pairs if isinstance(rank, int) and isinstance(offset, int | float)}
 
 
-def _make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
+def make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
     """Make the key by which processes are ordered."""
     source = data.source
     return source.run, source.role or "", source.rank is None, source.rank or 0, source.host or "", source.name

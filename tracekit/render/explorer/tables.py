@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -105,13 +106,17 @@ def _repeat_row_numbers(rows: ExplorerRows, process: PageProcess, group: str) ->
     return np.repeat(np.arange(first, first + len(sizes)), sizes)
 
 
-def encode_steps(rows: ExplorerRows, counted: frozenset[int] | None) -> bytes:
-    """Encode the block `steps`."""
+def encode_steps(
+    rows: ExplorerRows, counted: frozenset[int] | None, excluded: Mapping[int, frozenset[int]] = MappingProxyType({})
+) -> bytes:
+    """Encode the block `steps`; `excluded` are further steps that do not count, by number of the process."""
     numbers = None if counted is None else np.array(sorted(counted), np.int64) + 1
     parts = []
     for process in rows.processes:
         number = process.read_column("step.number")
         is_counted = np.ones(len(number), np.bool_) if numbers is None else np.isin(number, numbers) | (number == 0)
+        of_process = excluded.get(process.number, frozenset())
+        is_counted &= ~np.isin(number, np.array(sorted(of_process), np.int64) + 1)
         names = ("length", "compute", "communication", "memcpy", "memset", "idle")
         length, *columns = (process.read_column(f"step.{name}") for name in names)
         row = process.read_column("step.row") + rows.positions[process.number, 0]

@@ -10,6 +10,8 @@ export interface Row {
   run: string | null;
   process: number;
   lanes: [kind: number, stream: number | string][];
+  /** Side of a comparison. */
+  side?: number;
   late: number | null;
   beyond: number | null;
 }
@@ -45,6 +47,40 @@ export interface Snapshot {
   peak_t: number;
   pieces: number;
 }
+/** A part of the change of the step; the differences of all parts add up to it. Times are ns per step. */
+export interface Part {
+  stage: string;
+  path: string[];
+  base: number | null;
+  opt: number | null;
+  difference: number;
+  low: number | null;
+  high: number | null;
+}
+export interface StageChange {
+  title: string;
+  base: number | null;
+  opt: number | null;
+  difference: number | null;
+  ratio: number | null;
+  low: number | null;
+  high: number | null;
+  word: string;
+}
+export interface Sheet {
+  section: string;
+  title: string;
+  columns: [title: string, numeric: number][];
+  rows: string[][];
+  note: string;
+}
+export interface Comparison {
+  sides: string[];
+  parts: Part[];
+  stages: StageChange[];
+  sheets: Sheet[];
+  outcomes: [rule: string, metric: string, outcome: string][];
+}
 export interface Head {
   title: string;
   span: number;
@@ -60,6 +96,7 @@ export interface Head {
   memories: Snapshot[];
   counted: number[] | null;
   host_floor?: number;
+  comparison?: Comparison;
   threads?: string[][];
 }
 export interface Step {
@@ -495,11 +532,32 @@ export class Data {
 
   nameRow(row: number): string {
     const it = this.head.rows[row];
+    const { comparison } = this.head;
+    if (comparison && it.side !== undefined) {
+      const twins = this.head.rows.filter(({ side }) => side === it.side);
+      const facts = [comparison.sides[it.side], ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
+      return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
+    }
+    return this.nameInSide(row);
+  }
+  private nameInSide(row: number): string {
+    const it = this.head.rows[row];
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
-    const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && (it.rank !== null || other.process === it.process));
+    const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
     if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;
+  }
+
+  /** Rows of both sides that belong together: of the same rank, role and place; otherwise of the same position. */
+  pairRow(row: number): [base: number, opt: number] {
+    const { rows } = this.head;
+    const { side, rank, role, kind } = rows[row];
+    const isAlike = (i: number): boolean => rows[i].rank === rank && rows[i].role === role && rows[i].kind === kind && this.hasCompute(i) === this.hasCompute(row);
+    const all = rows.map((_, i) => i);
+    const [own, other] = [0, 1].map((same) => all.filter((i) => (rows[i].side === side) === !same && isAlike(i)));
+    const found = other[Math.min(own.indexOf(row), other.length - 1)] ?? all.find((i) => rows[i].side !== side) ?? row;
+    return side === 1 ? [found, row] : [row, found];
   }
 
   /** Names a stage; launches outside any stage have none. */

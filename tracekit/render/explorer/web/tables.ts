@@ -6,7 +6,7 @@ export type Scope =
   | { kind: "all" }
   | { kind: "steps"; numbers: Set<number> }
   | { kind: "stages"; ranges: Set<number> }
-  | { kind: "window"; t0: number; t1: number };
+  | { kind: "window"; t0: number; t1: number; toRow?: (row: number, time: number) => number };
 
 /** Device work of one kernel, path and stage. `name` -1: merged short kernels; `stage` -1: outside any stage. */
 export interface Work {
@@ -67,7 +67,7 @@ class Counter {
 
 /** Counts the kernels of the chosen rows in a scope. */
 export async function countKernels(data: Data, scope: Scope, rows: Set<number>): Promise<Counts> {
-  return scope.kind === "window" ? countCells(data, scope.t0, scope.t1, rows) : countSums(data, scope, rows);
+  return scope.kind === "window" ? countCells(data, scope, rows) : countSums(data, scope, rows);
 }
 
 function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: Set<number>): Counts {
@@ -83,15 +83,16 @@ function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: 
   return counter.finish(0);
 }
 
-async function countCells(data: Data, t0: number, t1: number, rows: Set<number>): Promise<Counts> {
+async function countCells(data: Data, scope: Scope, rows: Set<number>): Promise<Counts> {
   const counter = new Counter();
-  const cells = data.cells.filter((cell) => rows.has(cell.row) && cell.start < t1 && cell.end > t0);
+  const windows = new Map([...rows].map((row) => [row, listWindows(data, scope, row)[0]]));
+  const cells = data.cells.filter(({ row, start, end }) => rows.has(row) && start < windows.get(row)![1] && end > windows.get(row)![0]);
   await Promise.all([...new Set(cells.map((cell) => cell.row))].map((row) => data.loadRow(row)));
-  for (const { data: boxes } of cells) if (boxes && !countWindow(boxes, t0, t1, counter.add)) counter.exact = false;
+  for (const { row, data: boxes } of cells) if (boxes && !countWindow(boxes, ...windows.get(row)!, counter.add)) counter.exact = false;
   // Of steps without a cell, only the busy time is known.
   const kept = new Set(data.cells.map((cell) => `${cell.row},${cell.step}`));
   let unnamed = 0;
-  for (const row of rows)
+  for (const [row, [t0, t1]] of windows)
     for (const step of data.rows[row].steps) {
       const share = (Math.min(t1, step.end) - Math.max(t0, step.start)) / (step.end - step.start);
       if (share > 0 && !kept.has(`${row},${step.index}`)) unnamed += (step.compute + step.comm + step.copies) * share;
@@ -116,7 +117,7 @@ export function groupWork(work: Work[], getKey: (work: Work) => string | number)
 /** Windows of a row that a scope covers, in order of time. */
 export function listWindows(data: Data, scope: Scope, row: number): [number, number][] {
   if (scope.kind === "all") return [[-Infinity, Infinity]];
-  if (scope.kind === "window") return [[scope.t0, scope.t1]];
+  if (scope.kind === "window") return [scope.toRow ? [scope.toRow(row, scope.t0), scope.toRow(row, scope.t1)] : [scope.t0, scope.t1]];
   const { steps, ranges } = data.rows[row];
   const parts = scope.kind === "steps" ? steps.filter((step) => scope.numbers.has(step.number ?? -1)) : ranges[0].filter((range) => scope.ranges.has(range.id));
   return parts.map(({ start, end }): [number, number] => [start, end]).sort((a, b) => a[0] - b[0]);

@@ -1,0 +1,31 @@
+"""The timeline of a report: the page data of its processes, and the critical paths of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import chain
+
+from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
+from tracekit.model.trace import Measurements
+from tracekit.pipeline.prediction.run_graphs import RunGraph
+from tracekit.replay.ledger import list_path_pieces
+
+
+def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeline | None:
+    """Make the timeline of measured processes; None if the data of none was asked for, or there is none."""
+    if not measured.pages:
+        return None
+    processes = []
+    for page in measured.pages:
+        source = page.source
+        labels = (source.name, source.run, source.role, source.rank, source.host, source.pid)
+        processes.append(TimelineProcess(*labels, page.data))
+    return Timeline(tuple(processes), critical)
+
+
+def trace_critical_paths(graphs: Sequence[RunGraph]) -> PathPieces | None:
+    """Trace the recorded critical path of each run; None without a run."""
+    paths = [list_path_pieces(graph.job, graph.steps) for graph in graphs]
+    columns = (chain.from_iterable(path.values(field.name) for path in paths) for field in fields(PathPieces))
+    return PathPieces(*map(tuple, columns)) if paths else None

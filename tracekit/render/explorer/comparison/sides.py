@@ -1,0 +1,51 @@
+"""Rows of both sides of a comparison: each run begins at 0, so that runs of different days can be shown together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracekit.model.records import dataclass
+from tracekit.render.explorer.inputs.process_files import ProcessData, find_time_bounds, merge_process_files
+from tracekit.render.explorer.processes import ExplorerRows, PageProcess, PageRow, make_order_key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageSide:
+    """One side: its name, the data of its processes, and the numbers of the steps of each run that do not count."""
+
+    name: str
+    processes: Sequence[ProcessData]
+    excluded: Mapping[str, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SideRows:
+    """Rows of all sides in order; per process its side, and the numbers of its steps that do not count."""
+
+    rows: ExplorerRows
+    sides: tuple[int, ...]
+    excluded: Mapping[int, frozenset[int]]
+
+
+def arrange_side_rows(sides: Sequence[PageSide]) -> SideRows:
+    """Put the rows of all sides in order of side, run, role, rank and device, and each run on a clock from 0."""
+    with_rows = [[data for data in side.processes if len(data.numbers.get("row.kind", ()))] for side in sides]
+    ordered = [
+        (number, data)
+        for number, of_side in enumerate(with_rows)
+        for data in sorted(merge_process_files(of_side), key=make_order_key)
+    ]
+    begins: dict[tuple[int, str], int] = {}
+    for side, data in ordered:
+        run, first = (side, data.source.run), find_time_bounds(data)[0]
+        begins[run] = min(first, begins.get(run, first))
+    processes, ends = [], [1]
+    for number, (side, data) in enumerate(ordered):
+        begin = begins[side, data.source.run]
+        processes.append(PageProcess(number, data, data.base_ns - begin))
+        ends.append(find_time_bounds(data)[1] - begin)
+    rows = tuple(PageRow(process, row) for process in processes for row in range(len(process.data.numbers["row.kind"])))
+    excluded = {
+        number: sides[side].excluded.get(data.source.run, frozenset()) for number, (side, data) in enumerate(ordered)
+    }
+    return SideRows(ExplorerRows(tuple(processes), rows, 0, max(ends)), tuple(side for side, _ in ordered), excluded)
