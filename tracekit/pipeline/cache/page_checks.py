@@ -140,7 +140,7 @@ def _check_references(columns: _CheckedColumns, names: int, threads: int) -> Non
     columns.check_below("step.row", rows)
     steps = np.bincount(columns.read("step.row"), minlength=rows)
     limits: dict[str, int | Ints] = {
-        "row.kind": 2,
+        "row.kind": 3,
         "row.thread": threads + 1,
         "gap.row": rows,
         "lane.kind": KINDS,

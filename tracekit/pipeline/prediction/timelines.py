@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import chain
 
+from tracekit.job.log_strips import build_log_blocks
+from tracekit.model.inputs.page_blocks import PackedPage, pack_page_blocks
 from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.prediction.run_graphs import RunGraph
@@ -13,11 +15,16 @@ from tracekit.replay.ledger import list_path_pieces
 
 
 def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeline | None:
-    """Make the timeline of measured processes; None if the data of none was asked for, or there is none."""
-    if not measured.pages:
+    """Make the timeline of measured processes; None if the data of none was asked for, or there is none.
+
+    Where only logs of drivers were read, it has the steps and stages that they time.
+    """
+    of_logs = [PackedPage(blocks.source, pack_page_blocks(blocks)) for blocks in build_log_blocks(measured)]
+    pages = (*measured.pages, *of_logs)
+    if not pages:
         return None
     processes = []
-    for page in measured.pages:
+    for page in pages:
         source = page.source
         labels = (source.name, source.run, source.role, source.rank, source.host, source.pid)
         processes.append(TimelineProcess(*labels, page.data))

@@ -71,9 +71,9 @@ class PageRow:
         return value - 1 if value else None
 
     @property
-    def is_device(self) -> bool:
-        """Whether the row is a device."""
-        return not int(self.process.data.numbers["row.kind"][self.row])
+    def kind(self) -> int:
+        """Kind of the row: a device, a thread, or the log of a driver."""
+        return int(self.process.data.numbers["row.kind"][self.row])
 
 
 @dataclass(frozen=True, eq=False)
