@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 
@@ -19,16 +19,17 @@ def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeli
 
     Where only logs of drivers were read, it has the steps and stages that they time.
     """
+    processes = tuple(list_timeline_processes(measured))
+    return Timeline(processes, critical) if processes else None
+
+
+def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]:
+    """List the page data of measured processes and of logs alone, with the labels of their sources."""
     of_logs = [PackedPage(blocks.source, pack_page_blocks(blocks)) for blocks in build_log_blocks(measured)]
-    pages = (*measured.pages, *of_logs)
-    if not pages:
-        return None
-    processes = []
-    for page in pages:
+    for page in (*measured.pages, *of_logs):
         source = page.source
         labels = (source.name, source.run, source.role, source.rank, source.host, source.pid)
-        processes.append(TimelineProcess(*labels, page.data))
-    return Timeline(tuple(processes), critical)
+        yield TimelineProcess(*labels, page.data)
 
 
 def trace_critical_paths(graphs: Sequence[RunGraph]) -> PathPieces | None:

@@ -29,23 +29,28 @@ class SideRows:
 
 def arrange_side_rows(sides: Sequence[PageSide]) -> SideRows:
     """Put the rows of all sides in order of side, run, role, rank and device, and each run on a clock from 0."""
-    with_rows = [[data for data in side.processes if len(data.numbers.get("row.kind", ()))] for side in sides]
     ordered = [
         (number, data)
-        for number, of_side in enumerate(with_rows)
-        for data in sorted(merge_process_files(of_side), key=make_order_key)
+        for number, side in enumerate(sides)
+        for data in sorted(merge_process_files(_list_with_rows(side.processes)), key=make_order_key)
     ]
+    bounds = [find_time_bounds(data) for _, data in ordered]
     begins: dict[tuple[int, str], int] = {}
-    for side, data in ordered:
-        run, first = (side, data.source.run), find_time_bounds(data)[0]
+    for (side, data), (first, _) in zip(ordered, bounds, strict=True):
+        run = (side, data.source.run)
         begins[run] = min(first, begins.get(run, first))
     processes, ends = [], [1]
-    for number, (side, data) in enumerate(ordered):
+    for number, ((side, data), (_, last)) in enumerate(zip(ordered, bounds, strict=True)):
         begin = begins[side, data.source.run]
         processes.append(PageProcess(number, data, data.base_ns - begin))
-        ends.append(find_time_bounds(data)[1] - begin)
+        ends.append(last - begin)
     rows = tuple(PageRow(process, row) for process in processes for row in range(len(process.data.numbers["row.kind"])))
     excluded = {
         number: sides[side].excluded.get(data.source.run, frozenset()) for number, (side, data) in enumerate(ordered)
     }
     return SideRows(ExplorerRows(tuple(processes), rows, 0, max(ends)), tuple(side for side, _ in ordered), excluded)
+
+
+def _list_with_rows(processes: Sequence[ProcessData]) -> list[ProcessData]:
+    """List the processes that have rows."""
+    return [data for data in processes if len(data.numbers.get("row.kind", ()))]
