@@ -9,6 +9,7 @@ from itertools import chain
 from tracekit.job.log_strips import build_log_blocks
 from tracekit.model.inputs.page_blocks import PackedPage, pack_page_blocks
 from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.ledger import list_path_pieces
@@ -20,7 +21,7 @@ def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeli
     Where only logs of drivers were read, it has the steps and stages that they time.
     """
     processes = tuple(list_timeline_processes(measured))
-    return Timeline(processes, critical) if processes else None
+    return Timeline(processes, critical, causes=PAGE_CAUSES) if processes else None
 
 
 def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]:
