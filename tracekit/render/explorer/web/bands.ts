@@ -1,5 +1,5 @@
 // Memory over time by allocation site. Each allocation and free is an event; a pixel shows its moment of most bytes.
-import { addUp, Data, formatBytes, formatTime, lowerBound, readColumns } from "./data";
+import { addUp, Data, formatBytes, formatCount, formatTime, lowerBound, readColumns } from "./data";
 import { make } from "./tables";
 import { getSiteColor, ink, prepareCanvas, showTip, watchSize, writeText } from "./theme";
 
@@ -7,12 +7,29 @@ const MOST_SITES = 11;
 export const BEFORE = "allocated before the history began";
 const OTHERS = "all other sites";
 
+export interface Snapshot {
+  file: string;
+  rank: number | null;
+  span: number;
+  t0: number | null;
+  peak: number;
+  peak_t: number;
+  pieces: number;
+  /** Without times, numbers are positions of changes. */
+  timed: boolean;
+  /** All allocations of more bytes are exact; null: all are. Others are merged by stack, or hidden. */
+  floor: number | null;
+  merged: number;
+  hidden: number;
+}
 export interface Pieces {
   start: Float64Array;
   life: Float64Array;
   size: Float64Array;
   path: Int32Array;
   site: string[];
+  /** Allocations in each piece. */
+  count: Float64Array;
 }
 
 /** Bytes in use by site after each event. Site `names.length - 1` collects all others. */
@@ -27,7 +44,7 @@ export interface Staircase {
 }
 
 /** Replays allocations and frees. A piece that outlives `span` is never freed. At one moment, frees are first. */
-export function buildStaircase(pieces: Pieces, span: number): Staircase {
+export function buildStaircase(pieces: Omit<Pieces, "count">, span: number): Staircase {
   const { start, life, size, site } = pieces;
   const events: [time: number, size: number, piece: number][] = [];
   for (let i = 0; i < start.length; i++) {
@@ -81,10 +98,17 @@ export function chooseSite(frames: string[]): string {
   return own[own.length - 1] ?? frames[frames.length - 1] ?? "no stack recorded";
 }
 
+/** Says how exact the pieces of a snapshot are. */
+export function describeMerging({ floor, merged, hidden, timed }: Snapshot): string[] {
+  const notes = timed ? [] : ["The history has no times: read 1 ns as one change."];
+  if (floor !== null) notes.push(`${formatCount(merged)} allocations of at most ${formatBytes(floor)} are merged by stack; the peak is exact.${hidden ? ` ${formatCount(hidden)} short ones are not drawn.` : ""}`);
+  return notes;
+}
+
 export async function loadPieces(data: Data, snapshot: number): Promise<Pieces | null> {
   const bytes = await Data.block(`mem${snapshot}`);
   if (!bytes) return null;
-  const [start, life, size, path, before] = readColumns(bytes, 5).columns;
+  const [start, life, size, path, before, more] = readColumns(bytes, 6).columns;
   const sites = new Map<number, string>();
   const site = Array.from(path, (stored, i) => {
     if (before[i] && !stored) return BEFORE;
@@ -95,7 +119,7 @@ export async function loadPieces(data: Data, snapshot: number): Promise<Pieces |
     }
     return name;
   });
-  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site };
+  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site, count: more.map((n) => n + 1) };
 }
 
 const LEFT = 66;

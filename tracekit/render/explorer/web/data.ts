@@ -1,7 +1,9 @@
 // The data of the page: blocks of varints, decoded when they are first needed. Times are ns from the page's t0, exact.
 
+import type { Snapshot } from "./bands";
+
 export interface Row {
-  kind: "device" | "thread";
+  kind: "device" | "thread" | "log";
   rank: number | null;
   device: number | null;
   thread: string | number | null;
@@ -37,15 +39,6 @@ export interface Finding {
   saving: Saving | null;
   cost: number | null;
   pins: Pin[];
-}
-export interface Snapshot {
-  file: string;
-  rank: number | null;
-  span: number;
-  t0: number | null;
-  peak: number;
-  peak_t: number;
-  pieces: number;
 }
 /** A part of the change of the step; the differences of all parts add up to it. Times are ns per step. */
 export interface Part {
@@ -546,6 +539,7 @@ export class Data {
   }
   private nameInSide(row: number): string {
     const it = this.head.rows[row];
+    if (it.kind === "log") return String(it.thread);
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
     const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";

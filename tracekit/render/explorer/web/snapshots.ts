@@ -1,5 +1,5 @@
 // The tab of memory snapshots: bands by site over time, and the allocations of one moment.
-import { BEFORE, buildStaircase, getBandColor, listLive, loadPieces, makeBands, type Pieces } from "./bands";
+import { BEFORE, buildStaircase, describeMerging, getBandColor, listLive, loadPieces, makeBands, type Pieces, type Snapshot } from "./bands";
 import { Data, formatBytes, formatCount, formatTime } from "./data";
 import { buildTree, makeFlame } from "./flame";
 import { makeKey } from "./scope";
@@ -26,7 +26,7 @@ export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Pa
   const [top] = [...held].filter(([site]) => site !== BEFORE).sort((a, b) => b[1] - a[1]);
   const answer = `${formatBytes(stairs.peak)} are in use at the peak${top ? `. Largest site: ${top[0]}, ${formatBytes(top[1])}` : ""}${before ? `; ${formatBytes(before)} were allocated before the history` : ""}.`;
   const moment = make("div");
-  const showMoment = (time: number): void => moment.replaceChildren(...makeMoment(data, pieces, stairs, time));
+  const showMoment = (time: number): void => moment.replaceChildren(...makeMoment(data, pieces, stairs, time, memories[snapshot]));
   const bands = makeBands(stairs, memories[snapshot].span, showMoment);
   const bar = make("div", "bar");
   bar.append(make("h3", "", "Memory in use by allocation site"), makeButton("go to the peak", () => bands.choose(stairs.peakTime)));
@@ -41,9 +41,10 @@ export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Pa
   const legend = make("div", "legend");
   legend.append(...stairs.names.map((name, band) => makeKey(name, getBandColor(stairs, band))));
   showMoment(stairs.peakTime);
-  return [make("p", "answer", answer), bar, bands.canvas, legend, moment];
+  const notes = describeMerging(memories[snapshot]).map((note) => make("p", "quiet", note));
+  return [make("p", "answer", answer), bar, bands.canvas, legend, ...notes, moment];
 }
-function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildStaircase>, time: number): HTMLElement[] {
+function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildStaircase>, time: number, { timed }: Snapshot): HTMLElement[] {
   interface Line {
     path: number;
     size: number;
@@ -54,11 +55,13 @@ function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildS
   const lines = new Map<string, Line>();
   const paths: [string[], number][] = [];
   let total = 0;
+  let count = 0;
   for (const i of live) {
     const key = `${pieces.path[i]},${pieces.site[i]}`;
     const line = lines.get(key) ?? { path: pieces.path[i], size: 0, count: 0, site: pieces.site[i] };
     line.size += pieces.size[i];
-    line.count++;
+    line.count += pieces.count[i];
+    count += pieces.count[i];
     lines.set(key, line);
     total += pieces.size[i];
   }
@@ -77,7 +80,7 @@ function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildS
     { title: "allocations", get: ({ count }) => count, show: formatCount },
   ];
   return [
-    make("p", "answer", `At ${formatTime(time, 6)}: ${formatBytes(total)} in ${formatCount(live.length)} allocations.`),
+    make("p", "answer", `${timed ? `At ${formatTime(time, 6)}` : `After change ${formatCount(time)}`}: ${formatBytes(total)} in ${formatCount(count)} allocations.`),
     makeFlame(buildTree(paths, "in use"), { title: "By stack at this moment", note: "The outermost call is on top. The width is the number of bytes.", format: formatBytes }),
     makeTable(columns, [...lines.values()], { name: "Allocations at this moment", by: 2, limit: 10, csv: true }),
   ];
