@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { makeRandom } from "./blocks.mjs";
 import { load } from "./load.mjs";
 
-const { buildStaircase, listLive, chooseSite, describeMerging } = await load("bands");
+const { buildStaircase, listLive, chooseSite } = await load("bands");
 
 test("the staircase agrees with a replay of every moment", () => {
   const random = makeRandom(5);
@@ -45,12 +45,4 @@ test("the site is the innermost frame outside libraries", () => {
   assert.equal(chooseSite(["train.py:3 main", "model.py:9 forward", "torch/nn/modules/linear.py:4 forward", "aten::mm"]), "model.py:9 forward");
   assert.equal(chooseSite(["torch/optim/adam.py:7 step", "aten::add"]), "aten::add");
   assert.equal(chooseSite([]), "no stack recorded");
-});
-
-test("merged and hidden allocations are counted below the bands, exact pieces need no note", () => {
-  const exact = { floor: null, merged: 0, hidden: 0, timed: true };
-  assert.deepEqual(describeMerging(exact), []);
-  assert.equal(describeMerging({ ...exact, timed: false }).length, 1);
-  const [note] = describeMerging({ ...exact, floor: 1024, merged: 1200, hidden: 7 });
-  assert.match(note, /^1,200 allocations of at most 1.KiB are merged by stack; the peak is exact. 7 short ones/);
 });

@@ -1,5 +1,6 @@
 // Memory over time by allocation site. Each allocation and free is an event; a pixel shows its moment of most bytes.
-import { addUp, Data, formatBytes, formatCount, formatTime, lowerBound, readColumns } from "./data";
+import { addUp, Data, lowerBound, readColumns, type Snapshot } from "./data";
+import { formatBytes, formatMoment } from "./format";
 import { make } from "./tables";
 import { getSiteColor, ink, prepareCanvas, showTip, watchSize, writeText } from "./theme";
 
@@ -7,29 +8,14 @@ const MOST_SITES = 11;
 export const BEFORE = "allocated before the history began";
 const OTHERS = "all other sites";
 
-export interface Snapshot {
-  file: string;
-  rank: number | null;
-  span: number;
-  t0: number | null;
-  peak: number;
-  peak_t: number;
-  pieces: number;
-  /** Without times, numbers are positions of changes. */
-  timed: boolean;
-  /** All allocations of more bytes are exact; null: all are. Others are merged by stack, or hidden. */
-  floor: number | null;
-  merged: number;
-  hidden: number;
-}
 export interface Pieces {
   start: Float64Array;
   life: Float64Array;
   size: Float64Array;
   path: Int32Array;
   site: string[];
-  /** Allocations in each piece. */
-  count: Float64Array;
+  /** Further allocations that are merged into a piece. */
+  more?: Float64Array;
 }
 
 /** Bytes in use by site after each event. Site `names.length - 1` collects all others. */
@@ -44,7 +30,7 @@ export interface Staircase {
 }
 
 /** Replays allocations and frees. A piece that outlives `span` is never freed. At one moment, frees are first. */
-export function buildStaircase(pieces: Omit<Pieces, "count">, span: number): Staircase {
+export function buildStaircase(pieces: Pieces, span: number): Staircase {
   const { start, life, size, site } = pieces;
   const events: [time: number, size: number, piece: number][] = [];
   for (let i = 0; i < start.length; i++) {
@@ -98,13 +84,6 @@ export function chooseSite(frames: string[]): string {
   return own[own.length - 1] ?? frames[frames.length - 1] ?? "no stack recorded";
 }
 
-/** Says how exact the pieces of a snapshot are. */
-export function describeMerging({ floor, merged, hidden, timed }: Snapshot): string[] {
-  const notes = timed ? [] : ["The history has no times: read 1 ns as one change."];
-  if (floor !== null) notes.push(`${formatCount(merged)} allocations of at most ${formatBytes(floor)} are merged by stack; the peak is exact.${hidden ? ` ${formatCount(hidden)} short ones are not drawn.` : ""}`);
-  return notes;
-}
-
 export async function loadPieces(data: Data, snapshot: number): Promise<Pieces | null> {
   const bytes = await Data.block(`mem${snapshot}`);
   if (!bytes) return null;
@@ -119,7 +98,7 @@ export async function loadPieces(data: Data, snapshot: number): Promise<Pieces |
     }
     return name;
   });
-  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site, count: more.map((n) => n + 1) };
+  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site, more };
 }
 
 const LEFT = 66;
@@ -132,7 +111,8 @@ export function getBandColor(stairs: Staircase, band: number): string {
 }
 
 /** Draws the staircase; `pick` is called with the moment that is chosen. */
-export function makeBands(stairs: Staircase, span: number, pick: (time: number) => void): { canvas: HTMLCanvasElement; choose: (time: number) => void } {
+export function makeBands(stairs: Staircase, snapshot: Snapshot, pick: (time: number) => void): { canvas: HTMLCanvasElement; choose: (time: number) => void } {
+  const { span } = snapshot;
   const canvas = make("canvas", "bands");
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
@@ -208,9 +188,9 @@ export function makeBands(stairs: Staircase, span: number, pick: (time: number) 
     drawScale(g);
     drawStates(g);
     g.fillStyle = ink.quiet;
-    writeText(g, formatTime(from, 5), LEFT, HEIGHT - 7, 90);
+    writeText(g, formatMoment(snapshot, from, 5), LEFT, HEIGHT - 7, 90);
     g.textAlign = "right";
-    g.fillText(formatTime(to, 5), width, HEIGHT - 7);
+    g.fillText(formatMoment(snapshot, to, 5), width, HEIGHT - 7);
     g.textAlign = "left";
     drawMark(g, stairs.peakTime, ink.pin, `peak ${formatBytes(stairs.peak)}`);
     if (chosen !== stairs.peakTime) drawMark(g, chosen, ink.accent, "");
@@ -221,7 +201,7 @@ export function makeBands(stairs: Staircase, span: number, pick: (time: number) 
     const k = findState(time);
     if (x < LEFT || k < 0) return undefined;
     let bytes = (FLOOR - y) / scale;
-    const sum = `${formatBytes(total[k])} in use at ${formatTime(time, 6)}`;
+    const sum = `${formatBytes(total[k])} in use at ${formatMoment(snapshot, time, 6)}`;
     for (let j = 0; j < bands; j++) {
       const band = (bands - 1 + j) % bands;
       const held = state[k * bands + band];
