@@ -27,7 +27,10 @@ def describe_run_logs(measured: Measurements) -> str:
     texts = [_describe_run_log(measured, steps, several=len(logs) > 1) for steps in logs[:MOST_DESCRIBED]]
     if len(logs) > MOST_DESCRIBED:
         texts.append(f"{len(logs) - MOST_DESCRIBED} more")
-    return f"read as {choose_plural(len(logs), 'a driver' + chr(39) + 's log', 'drivers' + chr(39) + ' logs')}: {'; '.join(texts)}"
+    if not has_only_run_logs(measured):
+        return f"driver's log: {'; '.join(texts)}"
+    whose = choose_plural(len(logs), "a driver's log", "drivers' logs")
+    return f"read as {whose}: {'; '.join(texts)}"
 
 
 def _describe_run_log(measured: Measurements, steps: LoggedSteps, *, several: bool) -> str:
