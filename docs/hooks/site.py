@@ -41,6 +41,7 @@ SUBJECTS: Mapping[str, str] = {
     "ranks": "Ranks and communication",
     "rl": "Rollout and training",
     "run_log": "Logs of runs",
+    "engines": "Rollout engines",
     "ops": "Ops, kernels and copies",
     "memory": "Memory",
     "trust": "Data quality",

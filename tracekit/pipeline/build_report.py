@@ -245,6 +245,22 @@ _TIME_TABLES = (
 )
 """(section, table, columns to show) of tables that rank time; the first with rows is shown."""
 
+_ENGINE_TABLES = (
+    (
+        "engine-log",
+        "engine_time",
+        ("run", "engine", "at_ns", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
+    ),
+    (
+        "engine-log",
+        "engines",
+        ("run", "engine", "samples", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
+    ),
+    ("requests", "request_parts", ("run", "source", "part", "share_ratio", "mean_ns", "p95_ns", "tail_ratio")),
+    ("engine-log", "machine_gpus", ("run", "gpu", "busy_ratio", "active_ratio", "memory_bytes", "memory_peak_bytes")),
+)
+"""The same of engines and machines, where no profile was given."""
+
 _STAGE_TABLES = (("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),)
 """The table of stages without steps."""
 
@@ -259,6 +275,7 @@ def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
         or pick_run_log_table(sections)
         or _pick_first_table(sections, _STAGE_TABLES, MAX_TIME_ROWS)
         or pick_memory_table(sections)
+        or _pick_first_table(sections, _ENGINE_TABLES, MAX_TIME_ROWS)
     )
 
 

@@ -9,6 +9,7 @@ from chrome_builder import annotation, kernel, launch, launched, memcpy, op, ste
 from rules import (
     traces_communication,
     traces_drift,
+    traces_engines,
     traces_host,
     traces_idle,
     traces_links,
@@ -124,6 +125,7 @@ NEAR_MISSES: dict[str, Sources] = {
 PARTS = (
     traces_communication,
     traces_drift,
+    traces_engines,
     traces_host,
     traces_idle,
     traces_links,
