@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tracekit.model.report import Finding, Metric, Report, Section
-from tracekit.render.html import render_html
+from tracekit.render.document import render_document
 from tracekit.render.options import RenderOptions
 from tracekit.render.text import render_text
 from tracekit.render.words import MEANINGS, explain_jargon
@@ -53,7 +53,7 @@ class Tooltips(HTMLParser):
 
 def test_a_page_has_them_as_tooltips():
     page = Tooltips()
-    page.feed(render_html(report("24 copies H2D", "exposed comm"), RenderOptions()))
+    page.feed(render_document(report("24 copies H2D", "exposed comm")))
     assert page.found == [MEANINGS["exposed comm"], MEANINGS["H2D"]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -24,7 +25,6 @@ from tracekit.render.explorer.overlays import encode_critical_path, encode_memor
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
-    write_folded_tables,
     write_top_kernels,
     write_unanswered,
 )
@@ -39,12 +39,14 @@ from tracekit.render.explorer.tables import (
 )
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns
+from tracekit.render.folded_tables import write_folded_tables, write_overview
+from tracekit.render.plain_notes import write_basis, write_notes, write_plans
 
 Ints = npt.NDArray[np.int64]
 
 BUDGET_BYTES = 3_000_000
-BYTES_OF_TABLES = 0.15
-"""Share of the budget that the tables for readers without scripts may take."""
+BYTES_OF_TABLES, BYTES_OF_TABLES_ALONE = 0.15, 0.8
+"""Share of the budget that the tables for readers without scripts may take, and that of tables without a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,12 @@ def write_explorer_page(
     causes: Sequence[tuple[str, str, str]],
     budget_bytes: int = BUDGET_BYTES,
     critical: PathPieces | None = None,
+    dropped_items: int = 0,
 ) -> ExplorerPage:
     """Write the page of a report.
 
     `causes` are key, title and meaning of each cause of idle time by number; `critical` is the critical path as recorded.
+    `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
     steps = read_counted_steps(report)
@@ -98,9 +102,10 @@ def write_explorer_page(
         "dropped_curves": dropped_curves,
     }
     values = {
-        **_write_plain_values(report, delays, findings, budget_bytes),
+        **_write_plain_values(report, delays, findings, dropped_items),
+        **_write_tables(report, budget_bytes, has_timeline=bool(rows.rows)),
         "kernels": write_top_kernels(sums, details.texts, KINDS),
-        **inline_assets(assets),
+        **inline_assets(assets if rows.rows else replace(assets, code="")),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
     room = budget_bytes - used - store.size_bytes
@@ -128,7 +133,7 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
             for section in report.sections
             if section.status != "ok"
         ],
-        "metrics": {metric.name: metric.value for metric in report.headline},
+        "metrics": {make_printable(metric.name, 80): metric.value for metric in report.headline},
         "memories": [],
     }
 
@@ -149,7 +154,7 @@ def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any
 
 
 def _write_plain_values(
-    report: Report, delays: RankDelays, findings: Sequence[Mapping[str, Any]], budget_bytes: int
+    report: Report, delays: RankDelays, findings: Sequence[Mapping[str, Any]], dropped_items: int
 ) -> dict[str, str]:
     """Render the texts of the page without scripts."""
     skipped_title, skipped = write_unanswered(report)
@@ -157,8 +162,21 @@ def _write_plain_values(
         "title": escape(make_printable(report.title, 120)),
         "identity": escape(" · ".join(phrases.list_identity_facts(report)[1:])),
         "sentence": escape(write_answer(report, delays)),
-        "findings": write_finding_items(findings),
+        "findings": write_finding_items(findings, report),
+        "plans": write_plans(report),
+        "notes": write_notes(report, dropped_items),
         "skipped_title": escape(skipped_title),
         "skipped": skipped,
-        "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
+    }
+
+
+def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> dict[str, str]:
+    """Render the tables: for readers without scripts, or in sight of all on a page without a timeline."""
+    share = BYTES_OF_TABLES if has_timeline else BYTES_OF_TABLES_ALONE
+    tables = write_folded_tables(report if has_timeline else replace(report, overview=None), budget_bytes * share)
+    return {
+        "overview": "" if has_timeline else write_overview(report),
+        "basis": write_basis(report, has_timeline=has_timeline),
+        "no_top": "" if has_timeline else " hidden",
+        "tables": f"<noscript>{tables}</noscript>" if has_timeline else f'<section id="tables">{tables}</section>',
     }
