@@ -180,7 +180,7 @@ def test_the_log_of_steps_is_one_that_tracekit_reads(tmp_path, monkeypatch):
     assert 0 <= second["timing_s/step"] < 60
     assert second["training/batch_size"] == 64
     assert "loss" not in second.index
-    assert frame["logged_ns"].notna().all()
+    assert frame["ts_ns"].notna().all()
     report = logger.generate_report()
     assert (report["total_steps"], report["avg"]["timing_s/gen"], report["max"]["timing_s/gen"]) == (2, 0.75, 1.0)  # fmt: skip
 

@@ -72,7 +72,7 @@ def test_verls_file_logger(tmp_path):
         (3, "timing_s/gen"): 1.25, (3, "timing_s/step"): 2.5, (3, "perf/throughput"): 7.0,
     }  # fmt: skip
     assert trace["log_values"]["line"].tolist() == [1, 1, 1]
-    assert trace["log_values"]["logged_ns"].isna().all()
+    assert trace["log_values"]["ts_ns"].isna().all()
     assert (trace.source.tool, trace.source.rank, trace.notes) == ("log", None, ())
 
 
@@ -90,6 +90,7 @@ def test_nemo_rls_console(tmp_path):
         (3, "timing/train/total_step_time"): 12.34,
         (3, "timing/train/policy_training"): 8.45,
         (3, "timing/train/prepare_for_generation/transfer_and_update_weights"): 0.5,
+        (3, "train/mean_gen_tokens_per_sample"): 9.0,
     }
 
 
@@ -97,19 +98,59 @@ def test_flat_lines_with_the_step_among_the_values_and_a_time(tmp_path):
     line = json.dumps({"_step": 4, "_timestamp": 1.8e9, "timing_s/gen": 1, "flag": True, "text": "x", "list": [1]})  # fmt: skip
     trace = tracekit.load(put(tmp_path, line))
     assert values(trace) == {(4, "timing_s/gen"): 1.0}
-    assert trace["log_values"]["logged_ns"].tolist() == [1_800_000_000_000_000_000]
+    assert trace["log_values"]["ts_ns"].tolist() == [1_800_000_000_000_000_000]
 
 
 def test_gzip_is_inflated(tmp_path):
     assert values(tracekit.load(put(tmp_path, gzip.compress(VERL_JSON.encode()), "m.jsonl.gz")))
 
 
-def test_a_step_logged_again_counts_as_it_was_logged_last(tmp_path):
+def numbered(step, text=VERL_JSON):
+    return text.replace('"step": 3', f'"step": {step}')
+
+
+def parts(trace):
+    frame = trace["log_values"].drop_duplicates(["part", "step"])
+    return [(int(part), int(step)) for part, step in zip(frame["part"], frame["step"], strict=True)]
+
+
+def test_a_restart_begins_a_new_part_and_keeps_the_one_before(tmp_path):
     again = VERL_JSON.replace("1.25", "9.5")
-    trace = tracekit.load(put(tmp_path, VERL_JSON + VERL_JSON.replace('"step": 3', '"step": 4') + again))
-    assert values(trace)[(3, "timing_s/gen")] == 9.5
-    assert len(trace["log_values"]) == 6
-    assert notes(trace) == {"log-repeated": 1}
+    trace = read(put(tmp_path, VERL_JSON + numbered(4) + again))
+    assert parts(trace) == [(0, 3), (0, 4), (1, 3)]
+    gen = trace["log_values"].query("name == 'timing_s/gen'")
+    assert gen["value"].tolist() == [1.25, 1.25, 9.5]
+    assert notes(trace) == {"log-restarted": 1, "log-begins-late": 2}
+
+
+def test_a_restart_at_a_step_never_logged_is_a_restart(tmp_path):
+    trace = read(put(tmp_path, numbered(10) + numbered(11) + numbered(9) + numbered(10)))
+    assert parts(trace) == [(0, 10), (0, 11), (1, 9), (1, 10)]
+
+
+def test_records_of_one_step_are_joined_and_the_last_value_counts(tmp_path):
+    rollout = '{"step": 3, "data": {"fully_async/rollouter/idle_ratio": 0.5, "perf/throughput": 8}}\n'
+    trace = read(put(tmp_path, VERL_JSON + rollout + numbered(4)))
+    assert parts(trace) == [(0, 3), (0, 4)]
+    assert values(trace)[3, "perf/throughput"] == 8
+    assert values(trace)[3, "timing_s/gen"] == 1.25
+
+
+def test_a_late_record_of_other_values_is_no_restart(tmp_path):
+    late = '{"step": 3, "data": {"val-core/mean": 0.5}}\n'
+    trace = read(put(tmp_path, VERL_JSON + numbered(4) + late + numbered(5)))
+    assert parts(trace) == [(0, 3), (0, 4), (0, 5)]
+
+
+def test_a_record_repeated_in_its_step_is_counted(tmp_path):
+    trace = read(put(tmp_path, VERL_JSON + VERL_JSON.replace("1.25", "9.5") + numbered(4)))
+    assert values(trace)[3, "timing_s/gen"] == 9.5
+    assert notes(trace) == {"log-repeated": 1, "log-begins-late": 2}
+
+
+def test_another_driver_process_begins_a_new_part(tmp_path):
+    trace = read(put(tmp_path, VERL_LINE + VERL_LINE.replace("4711", "4712").replace("step:3", "step:4")))
+    assert parts(trace) == [(0, 3), (1, 4)]
 
 
 # What is a log
@@ -281,7 +322,7 @@ def test_any_bytes_give_traces_or_the_documented_error(tmp_path_factory, data):
     frame = trace["log_values"]
     assert frame["value"].notna().all()
     assert (frame["step"] >= 0).all()
-    assert not frame.duplicated(["step", "name"]).any()
+    assert not frame.duplicated(["part", "step", "name"]).any()
 
 
 def test_a_file_that_is_gone_is_the_documented_error(tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.job.frames import COUNTED_ANEW
+from tracekit.model.recording.rl_frameworks import FRAMEWORKS, list_step_keys, map_timers
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
@@ -14,18 +15,33 @@ from tracekit.model.tables.frame import Frame, count_rows, max_of, texts
 from tracekit.model.trace import Measurements, derive_once
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
-"""Prefixes of the names under which drivers log seconds."""
+"""Prefixes of the names under which verl and NeMo-RL log seconds."""
 
-_STEP_TIMERS = ("timing_s/step", "timing/train/total_step_time", "perf/time_per_step")
+_NO_SECONDS = re.compile(r"timing_s/agent_loop/(?:.*/)?(?:num_preempted|prompt_length|response_length)(?:/|\Z)")
+"""Counts and lengths that verl logs among its timers."""
+
 _COUNTS = {
-    "tokens": ("perf/total_num_tokens", "train/global_valid_toks", "global_valid_toks"),
-    "samples": ("train/global_valid_seqs", "global_valid_seqs"),
-    "images": ("perf/total_num_images",),
+    what: tuple(key for framework in FRAMEWORKS for of_what, key in framework.work if of_what == what)
+    for what in ("tokens", "samples", "images")
 }
 """Names under which drivers log the work of a step. Work that is logged only as a rate is left out."""
 _NO_STAGE = frozenset({"step", "total_step_time", "start_profile", "stop_profile"})
 _NO_TIMERS = frozenset({"agent_loop", "idle", "wasted"})
 """First parts of names of single requests or classes of time, which are not stages."""
+
+
+def get_timer_seconds(name: str) -> float | None:
+    """Get the size in seconds of the unit of a timer of any framework; None for other values.
+
+    >>> [get_timer_seconds(f"timing_s/{name}") for name in ("gen", "agent_loop/num_preempted/mean")]
+    [1.0, None]
+    >>> get_timer_seconds("timeperf/rollout"), get_timer_seconds("wait_scoring_ms"), get_timer_seconds("loss")
+    (1.0, 0.001, None)
+    """
+    if name in map_timers():
+        return map_timers()[name].seconds
+    is_timer = name in list_step_keys() or (TIMER.match(name) and not _NO_SECONDS.match(name))
+    return 1.0 if is_timer else None
 
 
 def parse_timed_stage(name: str) -> str | None:
@@ -38,7 +54,8 @@ def parse_timed_stage(name: str) -> str | None:
     """
     match = TIMER.match(name)
     if match is None:
-        return None
+        timer = map_timers().get(name)
+        return timer.stage if timer else None
     label = name[match.end() :]
     first, slash, _ = label.partition("/")
     if label in _NO_STAGE or first in _NO_TIMERS:
@@ -79,7 +96,8 @@ def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
 
 
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
-    """Sort the rows of one log into stages, steps and work."""
+    """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
+    logged = _select_last_parts(logged)
     by_name = logged.group_by("name")
     stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
@@ -88,9 +106,16 @@ def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     return RunDriverLog(
         source,
         longest.sort("step", "canonical"),
-        _map_first_logged_name(logged, _STEP_TIMERS, "dur_ns"),
+        _map_first_logged_name(logged, list_step_keys(), "dur_ns"),
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
     )
+
+
+def _select_last_parts(logged: Frame) -> Frame:
+    """Select the rows of the last part that has each step."""
+    by_step = logged.group_by("step")
+    last = by_step.agg(part=max_of("part"))["part"]
+    return logged.filter(logged["part"] == last[by_step.number])
 
 
 def _map_first_logged_name(logged: Frame, names: tuple[str, ...], column: str) -> dict[int, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import describe_load_error
+from tracekit.job.collectives.clock_offsets import list_clock_offsets
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import failed_questions
 from tracekit.model.report import (
     MADE_LATER,
+    ClockOffset,
     Metric,
     Recording,
     Remark,
@@ -24,6 +26,7 @@ from tracekit.model.report import (
     RunReplay,
     Section,
     Sheet,
+    StepNumbers,
 )
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -63,11 +66,16 @@ def build_report_of_sections(
     def of_windows(whom: Measurements) -> tuple[str, ...]:
         return (*find_window_mismatches(whom), *describe_variation(whom, sections))
 
+    def counted_steps(whom: Measurements) -> tuple[StepNumbers, ...]:
+        return counting.list_counted_steps(whom, steps)
+
     def table(whom: Measurements) -> Sheet | None:
         return overview.make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
     no_spans: tuple[RunSpan, ...] = ()
+    no_clocks: tuple[ClockOffset, ...] = ()
+    no_steps: tuple[StepNumbers, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
     no_numbers: tuple[Metric, ...] = ()
     headline: tuple[Metric, ...] = first_screen(overview.make_headline, no_numbers, of_steps)
@@ -93,15 +101,21 @@ def build_report_of_sections(
         files=overview.count_files_by_state(measured),
         recordings=recordings,
         replays=replays,
-        cautions=(
-            *failed_questions.list_fault_cautions(measured),
-            *(failed_questions.format_fault_caution(error.message, error.source) for error in errors),
-            *overview.list_caveats(measured),
-            *describe_unexplained_time(replays),
-            *dict.fromkeys(caution for replay in replays for caution in replay.cautions),
-            *of_steps_alone,
-        ),
+        clocks=first_screen(_list_known_clocks, no_clocks),
+        counted_steps=first_screen(counted_steps, no_steps),
+        cautions=(*_list_report_cautions(measured, errors, replays), *of_steps_alone),
     )
+
+
+def _list_report_cautions(
+    measured: Measurements, errors: Sequence[Remark], replays: Sequence[RunReplay]
+) -> Iterator[str]:
+    """List the caveats of a report about the whole recording, most severe first."""
+    yield from failed_questions.list_fault_cautions(measured)
+    yield from (failed_questions.format_fault_caution(error.message, error.source) for error in errors)
+    yield from overview.list_caveats(measured)
+    yield from describe_unexplained_time(replays)
+    yield from dict.fromkeys(caution for replay in replays for caution in replay.cautions)
 
 
 def _make_summary_part(
@@ -126,6 +140,12 @@ def _summarize_sound_recordings(measured: Measurements) -> tuple[Recording, ...]
         measured, lambda whom: failed_questions.judge_if_asked(whom, summarize_recordings, nothing)
     )
     return of_sound.value or nothing
+
+
+def _list_known_clocks(measured: Measurements) -> tuple[ClockOffset, ...]:
+    """List the clock offsets, if the questions asked measure them."""
+    nothing: tuple[ClockOffset, ...] = ()
+    return failed_questions.judge_if_asked(measured, list_clock_offsets, nothing)
 
 
 def _make_report_values(measured: Measurements) -> Sheet | None:

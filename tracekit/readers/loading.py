@@ -13,6 +13,7 @@ from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
 from tracekit.discover.arguments import list_paths
 from tracekit.discover.fetched import get_local_path
+from tracekit.discover.log_places import may_be_log
 from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.inputs.note_codes import Reason
 from tracekit.model.inputs.saved_files import sniff_saved_form
@@ -177,7 +178,26 @@ def _sniff_profile(path: Path) -> Sniffed:
         if reader.name == "nsys":
             return _sniff_sqlite_file(path)
         return Sniffed(reader.name, reader.tool)
+    return _sniff_below_head(path, problem)
+
+
+def _sniff_below_head(path: Path, problem: Reason | None) -> Sniffed:
+    """Classify a file that no reader claims by its first bytes: a training log with a long beginning, or none."""
+    if problem is None and _is_long_training_log(path):
+        return Sniffed("driver_log", "log")
     return Sniffed(None, "torch", problem or _NO_FORMAT)
+
+
+def _is_long_training_log(path: Path) -> bool:
+    """Check whether a file named like a log contains a training step below its first bytes."""
+    if not may_be_log(path.name):
+        return False
+    from tracekit.readers import driver_log
+
+    try:
+        return driver_log.has_step_below(path)
+    except OSError:
+        return False
 
 
 def _sniff_sqlite_file(path: Path) -> Sniffed:

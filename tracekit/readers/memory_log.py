@@ -28,6 +28,7 @@ from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, parse_memory_quantity
 from tracekit.process.name_filters import make_narrow_coded
 from tracekit.readers import driver_log
+from tracekit.readers.driver_log import json_lines
 from tracekit.readers.lines import MAX_LINE_BYTES, note_log_losses, read_log
 from tracekit.readers.loss import DataLoss
 
@@ -42,7 +43,7 @@ MAX_RANKS = 10_000
 
 MAX_BYTES = 2**50
 
-_STEPS = (*driver_log.STEP_KEYS, "iteration", "iter")
+_STEPS = (*json_lines.STEP_KEYS, "iteration", "iter")
 _RANKS = ("rank", "global_rank")
 _DEVICES = ("device", "gpu", "local_rank")
 _POINTS = ("description", "point", "phase", "stage", "tag", "label", "name")
@@ -101,7 +102,7 @@ def _parse_flat_json_line(line: str) -> dict[str, object] | None:
 
     Names within nested objects are prefixed with the names of these objects.
     """
-    logged = driver_log.parse_json_object(line)
+    logged = json_lines.parse_json_object(line)
     return None if logged is None else dict(_flatten_logged_object(logged, "", 0))
 
 
@@ -241,9 +242,9 @@ def _add_memory_row(row: Row, number: int, log: _MemoryLog) -> None:
 
 def _parse_row_time(row: Row) -> int | None:
     """Parse the time of a row in Unix ns, from the first of its time columns that is a number."""
-    numbers = [_parse_logged_amount(row.get(key)) for key in driver_log.TIME_KEYS]
+    numbers = [_parse_logged_amount(row.get(key)) for key in json_lines.TIME_KEYS]
     seconds = next((number for number in numbers if number is not None), None)
-    return driver_log.convert_seconds_to_unix_ns(seconds)
+    return json_lines.convert_seconds_to_unix_ns(seconds)
 
 
 def _find_step_point(row: Row) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import TIMER, find_logged_steps, map_run_driver_logs
+from tracekit.job.driver_log import find_logged_steps, get_timer_seconds, map_run_driver_logs
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
@@ -26,6 +26,8 @@ LOGGED = Table(
     "one timer, token count, throughput or load that a driver's log gives for one step",
     {
         **KEYS,
+        "ts_ns": Column("Int64", "When it was logged, ns since the Unix epoch; <NA> where the log has no times."),
+        "part": Column("int64", "Part of the log, from 0; a restart begins a new one."),
         "step": STEP,
         "name": NAME,
         "value": Column("Float64", "Value as logged."),
@@ -48,21 +50,23 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("log_values"):
         return {}
     names = trace.texts("log_values", "name")
-    is_kept = np.array([*(re.match(_LOGGED_NAMES, name) is not None for name in names.texts), False])
-    timer = np.array([*(TIMER.match(n) is not None or n == "perf/time_per_step" for n in names.texts), False])
-    rows = np.flatnonzero(is_kept[names.codes])
-    is_timer = timer[names.codes[rows]]
+    units = np.array([*(get_timer_seconds(name) or 0.0 for name in names.texts), 0.0])
+    is_named = np.array([*(re.match(_LOGGED_NAMES, name) is not None for name in names.texts), False])
+    rows = np.flatnonzero((is_named | (units > 0))[names.codes])
+    is_timer = units[names.codes[rows]] > 0
     if len(rows) > MAX_LOGGED:
         order = np.lexsort((-trace.numbers("log_values", "line")[rows], ~is_timer))[:MAX_LOGGED]
         order.sort()
         rows, is_timer = rows[order], is_timer[order]
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     values = select_rows(trace.nullable("log_values", "value"), rows)
-    value = np.where(values.missing, np.nan, values.values)
-    sound = is_timer & (value >= 0) & (value < 1e9)
-    dur = np.rint(np.where(sound, value, 0) * 1e9).astype(np.int64)
+    seconds = np.where(values.missing, np.nan, values.values) * units[names.codes[rows]]
+    sound = is_timer & (seconds >= 0) & (seconds < 1e9)
+    dur = np.rint(np.where(sound, seconds, 0) * 1e9).astype(np.int64)
     return {
         "logged": {
+            "ts_ns": select_rows(trace.nullable("log_values", "ts_ns"), rows),
+            "part": trace.numbers("log_values", "part")[rows],
             "step": select_rows(trace.nullable("log_values", "step"), rows),
             "name": Coded(codes.astype(choose_narrowest(len(used))), tuple(names.texts[code] for code in used)),
             "value": values,

@@ -183,7 +183,8 @@ TABLES: tuple[Table, ...] = (
         "one number that a driver's log gives for one step",
         {
             "line": Column("int64", "Line of the log, from 1."),
-            "logged_ns": Column("Int64", "When it was logged, ns since the Unix epoch, if in the line."),
+            "ts_ns": Column("Int64", "When it was logged, ns since the Unix epoch; <NA> where the log has no times."),
+            "part": Column("int64", "Part of the log, from 0; a restart begins a new one."),
             "step": STEP,
             "name": Column("category", "Name as logged, such as timing_s/gen."),
             "value": Column("Float64", "Value as logged; timers are in seconds."),

@@ -100,7 +100,7 @@ def _select_driver_log_levels(trace: Trace) -> dict[str, Array]:
         "device": repeat_number(None, int(sound.sum())),
         "step": select_rows(trace.array("log_values", "step"), sound),
         "position": trace.numbers("log_values", "line")[sound],
-        "at_ns": select_rows(trace.array("log_values", "logged_ns"), sound),
+        "at_ns": select_rows(trace.array("log_values", "ts_ns"), sound),
         "point": trim_texts(select_rows(names, sound)),
         "quantity": what[sound],
         "level_bytes": np.rint(size[sound]).astype(np.int64),

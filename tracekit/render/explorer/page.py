@@ -18,7 +18,7 @@ from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
-from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
+from tracekit.render.explorer.findings import describe_findings, describe_page_plan
 from tracekit.render.explorer.heads import KINDS, describe_details, describe_page_row
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
 from tracekit.render.explorer.overlays import encode_critical_path, encode_memory_curves
@@ -77,7 +77,7 @@ def write_explorer_page(
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     sums = list_page_sums(rows, details.numbering, ranges)
-    findings = describe_findings(report, PinSearch(rows, details.numbering, details.names, counted))
+    findings = describe_findings(report, rows)
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
     if critical is not None:
         store.add_block("critical", encode_critical_path(rows, critical, details.names))
