@@ -16,12 +16,14 @@ from tracekit.compare.sides import ComparedInput, ComparedSide, build_side, unif
 from tracekit.compare.step_log import StepLog, add_step_log, add_step_logs, list_driver_logs, read_step_table
 from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.inputs.timeline import TimelineProcess
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.prediction.timelines import list_timeline_processes
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.notes import list_value_rows
 from tracekit.readers.loading import sniff
@@ -53,10 +55,14 @@ COMPARED_TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class ComparedPaths:
-    """A comparison, and its number of failures: sources that could not be read, and errors of tracekit."""
+    """A comparison, and its number of failures: sources that could not be read, and errors of tracekit.
+
+    `processes` are the page data of the processes of both sides, if the options ask for the timeline.
+    """
 
     comparison: Comparison
     failures: int
+    processes: tuple[tuple[TimelineProcess, ...], ...] = ((), ())
 
 
 def compare_paths(
@@ -95,7 +101,11 @@ def compare_paths(
         before, after = add_step_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
     failures += len(before.errors) + len(after.errors)
-    return ComparedPaths(compare_sides(before, after, choices), failures)
+    processes = tuple(
+        tuple(process for part in side.measured for process in list_timeline_processes(part))
+        for side in (before, after)
+    )
+    return ComparedPaths(compare_sides(before, after, choices), failures, processes)
 
 
 def read_side(

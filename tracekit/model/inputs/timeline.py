@@ -33,8 +33,21 @@ class PathPieces:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineSide:
+    """One side of a comparison: its name, its processes, and the run and number of each step that does not count."""
+
+    name: str
+    processes: tuple[TimelineProcess, ...] = ()
+    excluded: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
-    """The timeline of a report: its processes, and the critical path of all runs that are replayed."""
+    """The timeline of a report: its processes, and the critical path of all runs that are replayed.
+
+    The processes of a comparison are those of its two `sides`.
+    """
 
     processes: tuple[TimelineProcess, ...]
     critical: PathPieces | None = None
+    sides: tuple[TimelineSide, ...] = ()

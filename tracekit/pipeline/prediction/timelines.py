@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 
@@ -16,12 +16,15 @@ def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeli
     """Make the timeline of measured processes; None if the data of none was asked for, or there is none."""
     if not measured.pages:
         return None
-    processes = []
+    return Timeline(tuple(list_timeline_processes(measured)), critical)
+
+
+def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]:
+    """List the page data of measured processes with the labels of their sources."""
     for page in measured.pages:
         source = page.source
         labels = (source.name, source.run, source.role, source.rank, source.host, source.pid)
-        processes.append(TimelineProcess(*labels, page.data))
-    return Timeline(tuple(processes), critical)
+        yield TimelineProcess(*labels, page.data)
 
 
 def trace_critical_paths(graphs: Sequence[RunGraph]) -> PathPieces | None:

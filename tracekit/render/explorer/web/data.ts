@@ -540,6 +540,10 @@ export class Data {
     }
     return this.nameInSide(row);
   }
+  /** Name of the side of a comparison that a row is of. */
+  nameSide(row: number): string {
+    return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
+  }
   private nameInSide(row: number): string {
     const it = this.head.rows[row];
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;

@@ -311,18 +311,20 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     if (lane === "host") return head.threads?.[head.rows[row].process]?.[part]?.replace(/^thread /, "") ?? `thread ${part + 1}`;
     return { step: "", stage: "stages", part: "", idle: "idle, why", critical: "critical path", curve: "memory", thin: "" }[lane];
   }
-  function drawSteps(g: CanvasRenderingContext2D, row: number, y: number): void {
+  /** Draws the steps of a row, over the whole width. */
+  function drawSteps(g: CanvasRenderingContext2D, { left, width }: Pick<View, "left" | "width">, row: number, y: number): void {
+    const place = (time: number): number => left + ((toStrip(state.alignment, row, time) - state.t) / (state.e - state.t)) * (width - left);
     setFont(g, 11, 600);
     for (const step of data.rows[row].steps) {
-      const [x, end] = [Math.max(view.x0, getX(step.start)), Math.min(view.x1, getX(step.end))];
-      if (end < view.x0 || x > view.x1) continue;
+      const [x, end] = [Math.max(left, place(step.start)), Math.min(width, place(step.end - 1))];
+      if (end < left || x > width) continue;
       g.fillStyle = ink.ink;
       g.globalAlpha = step.counted ? 0.12 : 0.05;
       g.fillRect(x, y, Math.max(1, end - x - 1), 14);
       g.globalAlpha = step.counted ? 1 : 0.75;
-      if (x === getX(step.start)) g.fillRect(x, y, 1, 14);
+      if (x > left) g.fillRect(x, y, 1, 14);
       const name = step.number === null ? "step" : `step ${step.number}`;
-      if (step.start >= view.from || state.t >= toStrip(state.alignment, row, step.start)) writeText(g, `${name} · ${formatTime(step.end - step.start)}${step.counted ? "" : " · not counted"}`, x + 5, y + 7.5, Math.min(view.width, getX(step.end)) - x - 8);
+      writeText(g, `${name} · ${formatTime(step.end - step.start)}${step.counted ? "" : " · not counted"}`, x + 5, y + 7.5, end - x - 8);
       g.globalAlpha = 1;
     }
     setFont(g, 11);
@@ -335,7 +337,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     }
     switch (place.lane) {
       case "step":
-        return drawSteps(g, place.row, place.y);
+        return;
       case "kind":
         return cells ? drawKernels(g, place, cells) : drawBins(g, place);
       case "idle":
@@ -375,9 +377,10 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
         g.fillStyle = getKindColor(part);
         g.fillRect(2, y + h / 2 - 4, 8, 8);
       }
+    if (named && state.pair) drawSteps(g, view, row, named.y);
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
-    if (named) writeText(g, data.nameRow(row), 2, named.y + named.h / 2, view.left - 4);
+    if (named) writeText(g, state.pair ? data.nameSide(row) : data.nameRow(row), 2, named.y + named.h / 2, view.left - 4);
     setFont(g, 11);
   }
 

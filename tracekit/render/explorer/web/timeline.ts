@@ -7,6 +7,8 @@ import { getKindColor, ink, prepareCanvas, setFont, showTip, watchSize, writeTex
 import { alignRows, listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
+/** Each side of a comparison has a lane of steps, and there are no pins. */
+const AXIS_OF_PAIR = 30;
 const LEAST_VIEW = 2000;
 const PINS = 9;
 
@@ -70,6 +72,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   const lanes = makeLanes(data, state, redraw);
   const { listOrder, drawHeat } = makeHeat(data, state, lanes);
+  const getTop = (): number => (state.pair ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
   const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2;
   const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
@@ -150,9 +153,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       const x = Math.round(getX(i * tick)) + 0.5;
       if (x < gutter) continue;
       g.fillStyle = ink.line;
-      g.fillRect(x, AXIS - 14, 1, height);
+      g.fillRect(x, getTop() - 14, 1, height);
       g.fillStyle = ink.quiet;
-      if (!state.alignment) writeText(g, formatTime(i * tick, 6), x + 4, AXIS - 9, 90);
+      if (!state.alignment) writeText(g, formatTime(i * tick, 6), x + 4, getTop() - 9, 90);
     }
   }
   const findPlace = (row: number): Place | undefined => places.find((place) => place.row === row);
@@ -180,7 +183,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       if (band) {
         g.beginPath();
         g.moveTo(x, 30);
-        g.lineTo(target, AXIS - 3);
+        g.lineTo(target, getTop() - 3);
         g.lineTo(target, band.y);
         g.stroke();
       }
@@ -210,23 +213,24 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function drawSelection(g: CanvasRenderingContext2D): void {
     if (!state.selection) return;
     const { t0, t1 } = state.selection;
+    const top = getTop() - 20;
     const [x, end] = [Math.max(gutter, Math.min(width, getX(t0))), Math.min(width, Math.max(gutter, getX(t1)))];
     g.fillStyle = ink.page;
     g.globalAlpha = 0.6;
-    g.fillRect(gutter, 32, x - gutter, height);
-    g.fillRect(end, 32, width - end, height);
+    g.fillRect(gutter, top + 4, x - gutter, height);
+    g.fillRect(end, top + 4, width - end, height);
     g.globalAlpha = 1;
     g.fillStyle = ink.accent;
-    g.fillRect(x, 33, end - x, 3);
-    g.fillRect(x - 0.5, 33, 1, height);
-    g.fillRect(end - 0.5, 33, 1, height);
+    g.fillRect(x, top + 5, end - x, 3);
+    g.fillRect(x - 0.5, top + 5, 1, height);
+    g.fillRect(end - 0.5, top + 5, 1, height);
     if (end <= x) return;
     const text = formatTime(t1 - t0, 4);
     const wide = g.measureText(text).width + 10;
-    g.fillRect((x + end - wide) / 2, 28, wide, 15);
+    g.fillRect((x + end - wide) / 2, top, wide, 15);
     g.fillStyle = ink.page;
     g.textAlign = "center";
-    g.fillText(text, (x + end) / 2, 36);
+    g.fillText(text, (x + end) / 2, top + 8);
     g.textAlign = "left";
   }
   /** A line from the launch on the host to the start of the kernel under the pointer. */
@@ -258,7 +262,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const heat = isSmall() ? [] : rows;
     const h = Math.max(2, Math.min(12, Math.floor(200 / Math.max(1, heat.length))));
     places = [];
-    let y = AXIS;
+    let y = getTop();
     const lists = full.map((row) => {
       const list = lanes.layOut(row, y);
       const last = list[list.length - 1];
@@ -272,10 +276,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const { g } = surface;
     width = surface.width;
     drawAxis(g);
-    if (!state.pair) {
-      lanes.setView(getView());
-      lanes.drawSteps(g, state.focus, 1);
-    }
+    if (!state.pair) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
     full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
     if (heat.length) places.push(...drawHeat(g, getView(), heat, y - 2, h));
     drawSelection(g);
@@ -323,7 +324,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
 
   // What is under the pointer
   function findItem(x: number, y: number): Item | null {
-    if (y < AXIS - 6) {
+    if (y < getTop() - 6) {
       const pin = y > 15 && y < 33 ? pins.find((p) => Math.abs(p.x - x) < 9) : undefined;
       if (pin) return { pin: pin.finding, text: head.findings[pin.finding].claim };
       return y < 16 && x > gutter && !state.pair ? lanes.findStep(state.focus, getTime(x)) : null;
@@ -400,7 +401,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     fingers.set(event.pointerId, event.offsetX);
     canvas.focus({ preventScroll: true });
     canvas.setPointerCapture(event.pointerId);
-    const onAxis = event.offsetY < AXIS - 6 && findItem(event.offsetX, event.offsetY)?.pin === undefined;
+    const onAxis = event.offsetY < getTop() - 6 && findItem(event.offsetX, event.offsetY)?.pin === undefined;
     drag = fingers.size > 1 ? null : { x: event.offsetX, y: event.offsetY, t: state.t, e: state.e, brush: event.shiftKey || onAxis, moved: false };
   };
   function pinch(event: PointerEvent): void {
@@ -456,7 +457,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     say(item?.text ?? "");
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
-    if (y < AXIS - 6) return clear();
+    if (y < getTop() - 6) return clear();
     if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair) {
       state.mark = null;
       setFocus(item.row);
