@@ -33,6 +33,7 @@ from tracekit.model.metrics import (
     make_devices_caption,
 )
 from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.units import format_quantity, format_signed, format_speedup
 
 FIRST_TABLE_METRICS = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
@@ -83,7 +84,7 @@ def build_comparison_report(
         sections=tuple(section for section in sections if section.sheets or section.caveats or section.charts),
         basis=tuple(_describe_report_basis(comparison)),
         cautions=comparison.warnings[:FIRST_CAUTIONS],
-        timeline=Timeline((), sides=tuple(_list_timeline_sides(comparison, processes))),
+        timeline=Timeline((), sides=tuple(_list_timeline_sides(comparison, processes)), causes=PAGE_CAUSES),
     )
 
 

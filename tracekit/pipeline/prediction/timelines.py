@@ -7,6 +7,7 @@ from dataclasses import fields
 from itertools import chain
 
 from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.ledger import list_path_pieces
@@ -16,7 +17,7 @@ def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeli
     """Make the timeline of measured processes; None if the data of none was asked for, or there is none."""
     if not measured.pages:
         return None
-    return Timeline(tuple(list_timeline_processes(measured)), critical)
+    return Timeline(tuple(list_timeline_processes(measured)), critical, causes=PAGE_CAUSES)
 
 
 def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]:

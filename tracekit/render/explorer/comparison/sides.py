@@ -1,4 +1,4 @@
-"""Rows of both sides of a comparison: each run begins at 0, so that runs of different days can be shown together."""
+"""Rows of both sides of a comparison: each run begins at 0, to show runs of different days together."""
 
 from __future__ import annotations
 

@@ -290,5 +290,5 @@ export function makeChange(page: Page) {
       }),
     );
   }
-  return { count, drawParts, drawKernels, drawGate, openNext, tabs, sheetTab, openStage };
+  return { count, list: () => changes, drawParts, drawKernels, drawGate, openNext, tabs, sheetTab, openStage };
 }
