@@ -94,7 +94,7 @@ def test_hostile_names_stay_text():
     text = render(build_comparison_report(comparison(*stages, warnings=HOSTILE[:3], needed=HOSTILE[0])), "html")
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
     elements = set(re.findall(r"<(\w+)", body))
-    assert elements <= set(["html", "head", "meta", "title", "body", "header", "p", "b", "span", "div", "main", "h1", "h2", "section", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "ul", "li", "noscript", "dialog"])  # fmt: skip
+    assert elements <= {"html", "head", "meta", "title", "body", "header", "p", "b", "span", "div", "main", "h1", "h2", "section", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "ul", "li", "noscript", "dialog"}  # fmt: skip
     assert text.count("<script") == 2 + len(Page(text).raw)
 
 

@@ -278,7 +278,7 @@ def test_damaged_page_data_is_an_error_that_names_its_source():
     report = tracekit.analyze(PROFILE, timeline=True)
     first, *others = report.timeline.processes
     wrong = replace(report.timeline, processes=(replace(first, data=first.data[:-9]), *others))
-    with pytest.raises(TracekitError, match="simulated_rank0.*not readable as a timeline"):
+    with pytest.raises(TracekitError, match=r"simulated_rank0.*not readable as a timeline"):
         render(replace(report, timeline=wrong), "html")
 
 

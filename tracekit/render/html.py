@@ -6,16 +6,12 @@ it has the answer, the findings, and the tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from tracekit.model.errors import TracekitError
-from tracekit.model.inputs.page_blocks import DamagedPageError, PageBlocks, unpack_page_blocks
 from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.report import Chart, Finding, Report, Sheet
-from tracekit.model.tables.slots import PAGE_CAUSES
-from tracekit.render.document import render_document
+from tracekit.render.explorer.comparison.report import render_comparison_page, unpack_processes
 from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.template import read_page_assets
 from tracekit.render.options import RenderOptions
@@ -32,14 +28,14 @@ _ITEMS_OF_A_FINDING = 20
 
 def render_html(report: Report, _options: RenderOptions) -> str:
     """Render the page; if it would be too large, lists lose items, with a note."""
-    if report.answer and any(section.charts for section in report.sections):
-        return render_document(report)
+    if report.timeline is not None and report.timeline.sides:
+        return render_comparison_page(report)
     timeline = report.timeline or Timeline(())
-    processes, budget = _unpack_processes(timeline), _choose_budget(len(timeline.processes))
+    processes, budget = unpack_processes(timeline.processes), _choose_budget(len(timeline.processes))
     assets, items = read_page_assets(), _ITEMS
     while True:
         short, dropped = _trim_report(report, items)
-        page = write_explorer_page(short, processes, assets, PAGE_CAUSES, budget, timeline.critical, dropped)
+        page = write_explorer_page(short, processes, assets, timeline.causes, budget, timeline.critical, dropped)
         size = len(page.text.encode())
         if size <= max(budget, MAX_PAGE_BYTES) or items < 2:
             return page.text
@@ -51,20 +47,6 @@ def _choose_budget(count: int) -> int:
     if not count:
         return MAX_PAGE_BYTES
     return min(max(TIMELINE_BYTES, count * BYTES_PER_PROCESS * 2), MOST_TIMELINE_BYTES)
-
-
-def _unpack_processes(timeline: Timeline) -> Sequence[PageBlocks]:
-    """Unpack the data of all processes. Raises `TracekitError` for damaged data."""
-    processes = []
-    for process in timeline.processes:
-        try:
-            processes.append(unpack_page_blocks(process, process.data))
-        except DamagedPageError as error:
-            problem = f"{process.name}: not readable as a timeline: {error}"
-            raise TracekitError(
-                problem, "name the profile itself, or save its measurements again with --save"
-            ) from error
-    return processes
 
 
 def _trim_report(report: Report, items: int) -> tuple[Report, int]:
