@@ -18,9 +18,9 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.report import Finding, Heading, Metric, Place, Remark, Report, Section, Sheet, Verdict
 from tracekit.render import render
 from tracekit.render.escape import make_printable
+from tracekit.render.explorer.plain.notes import MOST_NOTES, NO_TIMELINE
 from tracekit.render.explorer.template import read_page_assets
 from tracekit.render.html import MAX_PAGE_BYTES, TIMELINE_BYTES
-from tracekit.render.plain_notes import MOST_NOTES, NO_TIMELINE
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "examples" / "simulated_gpu" / "outputs" / "profile"

@@ -23,12 +23,14 @@ from tracekit.render.explorer.heads import KINDS, describe_details, describe_pag
 from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
 from tracekit.render.explorer.overlays import encode_critical_path, encode_memories, encode_memory_curves
-from tracekit.render.explorer.plain import (
+from tracekit.render.explorer.plain.first_screen import (
     write_answer,
     write_finding_items,
     write_top_kernels,
     write_unanswered,
 )
+from tracekit.render.explorer.plain.folded_tables import write_folded_tables, write_overview
+from tracekit.render.explorer.plain.notes import write_basis, write_notes, write_plans
 from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
@@ -39,8 +41,6 @@ from tracekit.render.explorer.tables import (
 )
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns
-from tracekit.render.folded_tables import write_folded_tables, write_overview
-from tracekit.render.plain_notes import write_basis, write_notes, write_plans
 
 Ints = npt.NDArray[np.int64]
 

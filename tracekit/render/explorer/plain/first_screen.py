@@ -1,4 +1,4 @@
-"""The page without scripts: the answer, findings with advice, top kernels, unanswered questions, and all tables, folded."""
+"""The first screen without scripts: the answer, findings with advice, top kernels, and unanswered questions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tracekit.model.report import Report
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
+from tracekit.render.explorer.plain.notes import write_finding_facts
 from tracekit.render.explorer.report_values import SHARES, RankDelays
-from tracekit.render.plain_notes import write_finding_facts
 
 Ints = npt.NDArray[np.int64]
 
