@@ -15,7 +15,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
+from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
@@ -84,10 +84,7 @@ def write_explorer_page(
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
-    store.add_block("steps", encode_steps(rows, counted))
-    store.add_block("ranges", encode_ranges(ranges))
-    store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
-    store.add_block("sums", encode_columns(sums))
+    _add_exact_tables(store, rows, bins, (encode_steps(rows, counted), encode_ranges(ranges), encode_columns(sums)))
     memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
     has_timeline = bool(rows.rows or memories)
@@ -119,6 +116,15 @@ def write_explorer_page(
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
+
+
+def _add_exact_tables(
+    store: PageBlockStore, rows: ExplorerRows, bins: PageBins, tables: tuple[bytes, bytes, bytes]
+) -> None:
+    """Add the bins, and the tables of steps, ranges and sums."""
+    for name, table in zip(("steps", "ranges", "sums"), tables, strict=True):
+        store.add_block(name, table)
+    store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:

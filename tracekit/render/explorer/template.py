@@ -56,15 +56,15 @@ def dump_compactly(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        return dump_compactly(_replace_non_finite(value))
+        return dump_compactly(_clear_non_finite(value))
 
 
-def _replace_non_finite(value: Any) -> Any:
+def _clear_non_finite(value: Any) -> Any:
     """Replace numbers that are not finite by None, in lists and objects too."""
     if isinstance(value, Mapping):
-        return {key: _replace_non_finite(item) for key, item in value.items()}
+        return {key: _clear_non_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_replace_non_finite(item) for item in value]
+        return [_clear_non_finite(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -13,7 +13,7 @@ from tracekit.render.explorer.comparison.sides import PageSide
 from tracekit.render.explorer.template import read_page_assets
 
 
-def render_comparison_page(report: Report) -> str:
+def write_comparison_html(report: Report) -> str:
     """Render the page of a comparison's report. Raises `TracekitError` for damaged data of a process."""
     assert report.timeline is not None
     sides = [_unpack_side(side) for side in report.timeline.sides]

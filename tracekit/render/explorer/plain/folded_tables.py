@@ -72,7 +72,7 @@ def _list_metrics(report: Report) -> Iterator[tuple[str, tuple[Metric, ...]]]:
 
 
 def _write_metrics(title: str, metrics: tuple[Metric, ...]) -> str:
-    """Render metrics as a table of names and values with their ranges; empty without any."""
+    """Render a table of metrics with their values and ranges; empty without any."""
     if not metrics:
         return ""
     rows = "".join(
