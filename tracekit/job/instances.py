@@ -18,7 +18,7 @@ from tracekit.model.report import Instance, Place
 from tracekit.model.tables.arrays import make_nullable_numbers
 from tracekit.model.tables.frame import Bools, Frame, concat, max_of, sum_of
 from tracekit.model.tables.keys import CAPTURE
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, derive_once
 
 _LABELS = ("run", "source", "role", "rank", "device", "step")
 """Columns of rows that a place names as they are."""
@@ -100,6 +100,7 @@ def locate_costs(measured: Measurements, rows: Frame, cost: str) -> Frame:
     return concat([staged, on_step.with_columns(canonical=None)])
 
 
+@derive_once
 def _list_longest_stages(measured: Measurements) -> Frame:
     """List the longest run of each stage in each step and process."""
     stages = list_recorded_stage_ranges(measured)
@@ -107,6 +108,7 @@ def _list_longest_stages(measured: Measurements) -> Frame:
     return stages.sort("dur_ns", "ts_ns", descending=["dur_ns"]).distinct(*keys).select(*keys, "ts_ns", "dur_ns")
 
 
+@derive_once
 def _list_longest_steps(measured: Measurements) -> Frame:
     """List the longest step of each number and process."""
     keys = (*CAPTURE, "step")
@@ -173,7 +175,9 @@ def _select_labels(rows: Frame, run: str | None, labels: Mapping[str, Labels]) -
     """Select the rows of a run with these labels."""
     mask = rows.equals("run", run)
     for name, wanted in labels.items():
-        mask &= np.array([value in wanted for value in rows.values(name)], np.bool_)
+        groups = rows.group_by(name)
+        is_wanted = [value in wanted for value in groups.agg().values(name)]
+        mask &= np.array([*is_wanted, False], np.bool_)[groups.number]
     return rows.filter(mask)
 
 

@@ -340,6 +340,7 @@ _KINDS: dict[str, type[Any]] = {
         *(
             nouns.Metric,
             nouns.Place,
+            nouns.Instance,
             nouns.Finding,
             nouns.Saving,
             nouns.RunReplay,
@@ -349,6 +350,7 @@ _KINDS: dict[str, type[Any]] = {
         ),
         *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Recording, nouns.Report),
         *(Timeline, TimelineProcess, PathPieces),
+        *(nouns.ClockOffset, nouns.StepNumbers),
     )
 }
 _ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
