@@ -11,7 +11,7 @@ from typing import Any
 
 from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.report import Chart, Finding, Report, Sheet
-from tracekit.render.explorer.comparison.report import unpack_processes, write_comparison_html
+from tracekit.render.explorer.comparison.report import unpack_processes, write_packed_comparison
 from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.template import read_page_assets
 from tracekit.render.options import RenderOptions
@@ -29,7 +29,7 @@ _ITEMS_OF_A_FINDING = 20
 def render_html(report: Report, _options: RenderOptions) -> str:
     """Render the page; if it would be too large, lists lose items, with a note."""
     if report.timeline is not None and report.timeline.sides:
-        return write_comparison_html(report)
+        return write_packed_comparison(report)
     timeline = report.timeline or Timeline(())
     processes, budget = unpack_processes(timeline.processes), _choose_budget(len(timeline.processes))
     assets, items = read_page_assets(), _ITEMS

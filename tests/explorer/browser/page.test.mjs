@@ -229,6 +229,7 @@ test("host threads, memory and icicles answer to keys", () =>
     await page.waitForSelector("canvas.bands");
     const moment = () => page.textContent("#panel-memory > div:last-child .answer");
     const peak = await moment();
+    assert.match(await page.textContent("#panel-memory .foot"), /72 allocations of at most 512\sB are merged by stack; the peak is exact\. 5 short ones/);
     await page.focus("canvas.bands");
     await page.keyboard.press("ArrowLeft");
     await settle(page);

@@ -13,8 +13,8 @@ from tracekit.render.explorer.comparison.sides import PageSide
 from tracekit.render.explorer.template import read_page_assets
 
 
-def write_comparison_html(report: Report) -> str:
-    """Render the page of a comparison's report. Raises `TracekitError` for damaged data of a process."""
+def write_packed_comparison(report: Report) -> str:
+    """Write the page of a comparison's report. Raises `TracekitError` for damaged data of a process."""
     assert report.timeline is not None
     sides = [_unpack_side(side) for side in report.timeline.sides]
     return write_comparison_page(report, sides, read_page_assets("comparison.html"), report.timeline.causes).text

@@ -1,5 +1,6 @@
 // A comparison: parts of the change as a waterfall and an icicle, kernels of both sides, and the tables of the report.
-import { type Part, formatCount, formatTime, shortenName, type StageChange } from "./data";
+import type { Part, StageChange } from "./data";
+import { formatCount, formatTime, shortenName } from "./format";
 import { buildTree, makeFlame, type Node } from "./flame";
 import type { Page } from "./scope";
 import { find, type Parts, type Tab } from "./shell";
