@@ -1,1 +1,1 @@
-"""Charts drawn by matplotlib: `images` makes files and axes of them, `kinds` registers how each kind of chart is drawn."""
+"""Charts drawn by matplotlib: `images` makes files and axes, `kinds` registers the painter of each kind of chart."""

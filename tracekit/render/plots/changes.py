@@ -23,7 +23,7 @@ from tracekit.render.plots.marks import Mark, is_known
 from tracekit.render.plots.rows import THICK
 
 SHAPES = ("o", "s", "D", "^")
-"""Shapes of series, so that colors are not alone."""
+"""Shapes of series, in addition to colors."""
 
 _WIDEST = 64.0
 """Largest factor that the axis of ratios reaches; intervals beyond end at its edge."""
@@ -58,7 +58,7 @@ def draw_intervals(axes: Any, chart: Chart, marks: Sequence[Mark], colors: Seque
 
 
 def _hold(factor: float) -> float:
-    """Hold a factor within the axis; NaN stays NaN."""
+    """Clip a factor to the axis; NaN stays NaN."""
     return min(max(factor, 1 / _WIDEST), _WIDEST) if is_known(factor) else factor
 
 
@@ -109,7 +109,7 @@ def average_row_marks(marks: Sequence[Mark]) -> dict[int, float]:
 
 
 def draw_waterfall(axes: Any, chart: Chart, marks: Sequence[Mark], colors: Sequence[str]) -> None:
-    """Draw bars that each start where the last one ended, with connecting lines and the change beside each."""
+    """Draw bars that each start where the last one ended, with connecting lines and the change next to each."""
     from matplotlib.patches import Patch
 
     amounts = scale_amounts((end for mark in marks for end in (mark.start, mark.end)), chart.x_unit)

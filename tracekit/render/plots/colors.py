@@ -29,7 +29,7 @@ KINDS: Mapping[str, str] = {
     "takes less": "#0072b2",
     "takes more": "#d55e00",
 }
-"""Okabe and Ito's colors of kinds of GPU activity; parts of a kind are shades of it."""
+"""Okabe and Ito's colors of kinds of GPU activity; parts of a kind are its shades."""
 
 CAUSES: Mapping[str, str] = {
     "synchronizing call": "#b3438c",
@@ -96,7 +96,7 @@ def make_stage_color(number: int) -> str:
 
 
 def assign_series_colors(series: Iterable[str], stages: Mapping[str, str]) -> list[str]:
-    """Assign a color to each series of a chart: that of its stage or kind, else the next of `SITES`."""
+    """Assign a color to each series of a chart: that of its stage or kind, otherwise the next of `SITES`."""
     colors, number = [], 0
     for name in series:
         known = NOTHING if name.lower().strip("()") in _ABSENT else stages.get(name) or _KNOWN.get(name)

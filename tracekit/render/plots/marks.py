@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Weight of the mark: its length, else its amount; 0 if unknown."""
+        """Weight of the mark: its length, or its amount; 0 if unknown."""
         length = abs(self.end - self.start)
         weight = abs(self.value) if not is_known(length) else length
         return weight if is_known(weight) else 0.0
