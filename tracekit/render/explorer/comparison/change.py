@@ -8,11 +8,11 @@ from typing import Any
 from tracekit.model.report import Cell, Report, Sheet
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.plain import TABLE_ROWS
 from tracekit.render.explorer.report_values import get_sheet_columns
 from tracekit.render.grid import make_grid
 
 NAME_LIMIT = 300
+TABLE_ROWS = 60
 """Characters of a name of a part."""
 
 _PATH_SEPARATOR, _KERNEL_SEPARATOR = " > ", " · "

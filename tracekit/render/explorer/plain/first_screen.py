@@ -1,4 +1,4 @@
-"""The page without scripts: the answer, findings with advice, top kernels, unanswered questions, and all tables, folded."""
+"""The first screen without scripts: the answer, findings with advice, top kernels, and unanswered questions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.report import Report, Sheet
+from tracekit.model.report import Report
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
+from tracekit.render.explorer.plain.notes import write_finding_facts
 from tracekit.render.explorer.report_values import SHARES, RankDelays
-from tracekit.render.grid import make_grid
 
 Ints = npt.NDArray[np.int64]
 
 TOP_KERNELS = 12
-TABLE_ROWS = 60
 LEAST_DELAY = 0.01
 """Share of a step below which a late rank is not part of the answer."""
 
@@ -28,7 +27,7 @@ def write_answer(report: Report, delays: RankDelays) -> str:
     """Write the answer in one or two sentences: the step its parts, and the rank that others wait for."""
     metrics = {metric.name: metric.value for metric in report.headline}
     step_ns = metrics.get("step_wall")
-    if not step_ns:
+    if report.answer or not step_ns:
         return make_printable(report.answer or report.title, phrases.SENTENCE)
     shares = [
         f"{metrics[name]:.0%}".replace("%", " %") + f" {words}"
@@ -55,13 +54,16 @@ def _write_late_rank(delays: RankDelays, step_ns: float) -> str:
     return ""
 
 
-def write_finding_items(findings: Sequence[Mapping[str, Any]]) -> str:
+def write_finding_items(findings: Sequence[Mapping[str, Any]], report: Report) -> str:
     """Render the findings as list items."""
     items = []
-    for finding in findings:
-        caveats = "".join(f'<p class="quiet">{escape(caveat)}</p>' for caveat in finding["caveats"])
-        items.append(f"<li><h3>{escape(finding['claim'])}</h3><p>{escape(finding['advice'])}</p>{caveats}</li>")
-    return "".join(items) or "<li>No findings.</li>"
+    for described, finding in zip(findings, report.findings, strict=True):
+        caveats = "".join(f'<p class="quiet">Caveat: {escape(caveat)}</p>' for caveat in described["caveats"])
+        facts = write_finding_facts(finding, report)
+        items.append(
+            f"<li><h3>{escape(described['claim'])}</h3><p>{escape(described['advice'])}</p>{facts}{caveats}</li>"
+        )
+    return "".join(items) or f"<li>{escape(phrases.describe_no_findings(report))}</li>"
 
 
 def write_top_kernels(sums: Sequence[Ints], texts: Sequence[str], kinds: Sequence[str]) -> str:
@@ -97,41 +99,3 @@ def write_unanswered(report: Report) -> tuple[str, str]:
         for section in silent
     ]
     return f"{questions} could not be answered from this recording", "".join(items)
-
-
-def write_folded_tables(report: Report, most_bytes: float) -> str:
-    """Render all tables, folded, with fewer rows each if they would be too large."""
-    rows = TABLE_ROWS
-    while True:
-        text = "".join(_write_sheet(sheet, rows) for _, sheet in phrases.list_report_sheets(report))
-        if len(text.encode()) <= most_bytes or rows == 0:
-            return text
-        rows //= 2
-
-
-def _write_sheet(sheet: Sheet, limit: int) -> str:
-    """Render one table with its title, caption and the number of rows left out."""
-    grid = make_grid(sheet, limit)
-    heads = "".join(
-        f'<th scope="col"{_mark_number(column.numeric)}>{escape(column.title)}'
-        f"{escape(f' ({column.unit})' if column.unit else '')}</th>"
-        for column in grid.columns
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{_mark_number(column.numeric)}>{escape(text)}</td>"
-            for text, column in zip(row, grid.columns, strict=True)
-        )
-        + "</tr>"
-        for row in grid.rows
-    )
-    missing = phrases.describe_missing_rows(len(grid.rows), grid.more, grid.omitted, "the JSON report has all")
-    notes = "".join(f'<p class="quiet">{escape(note)}</p>' for note in (grid.caption, missing) if note)
-    table = f'<div class="table"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
-    return f"<details><summary>{escape(grid.title)}</summary>{table}{notes}</details>"
-
-
-def _mark_number(numeric: bool) -> str:
-    """Mark the cells of numeric columns."""
-    return ' class="n"' if numeric else ""
