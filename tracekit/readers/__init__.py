@@ -104,6 +104,8 @@ READERS: tuple[Reader, ...] = (
     Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
     Reader("driver_log", "log", "driver_log"),
     Reader("memory_log", "log", "memory_log"),
+    Reader("engine_log", "log", "engine_log"),
+    Reader("request_log", "log", "request_log", rb"\s*+\{"),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
     Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
     Reader("chrome", "torch", "chrome"),

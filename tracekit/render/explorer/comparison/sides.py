@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracekit.model.records import dataclass
-from tracekit.render.explorer.process_files import ProcessData, find_time_bounds, merge_process_files
+from tracekit.render.explorer.inputs.process_files import ProcessData, find_time_bounds, merge_process_files
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess, PageRow, make_order_key
 
 
