@@ -49,7 +49,9 @@ class RequestRows:
         """Make the table `engine_requests`."""
         columns = {name: make_nullable_numbers(values) for name, values in self.columns.items()}
         kind = Coded(np.array(self.kind, np.int8), KINDS)
-        return TABLES["engine_requests"].cast({"line": np.array(self.line, np.int64), "kind": kind, **columns}, len(self.line))
+        return TABLES["engine_requests"].cast(
+            {"line": np.array(self.line, np.int64), "kind": kind, **columns}, len(self.line)
+        )
 
 
 def convert_seconds(value: float | None) -> int | None:
