@@ -109,6 +109,41 @@ class VerdictOutlook:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthChange:
+    """One stage of two logs (None: the step), times in ns: raw change, per token, and at equal length with its interval.
+
+    Changes are shares: 0.05 is 5 % longer.
+    """
+
+    stage: str | None
+    base: float
+    opt: float
+    raw: float
+    per_token: float
+    change: float
+    low: float
+    high: float
+    word: Word
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthComparison:
+    """Two logs at equal length, the step first.
+
+    `overlap` is the intersection of the ranges of tokens per step over their union. `at` is the number of tokens at which
+    both are compared. `differences` forbid a verdict.
+    """
+
+    changes: tuple[LengthChange, ...]
+    overlap: float
+    base_tokens: float
+    opt_tokens: float
+    at: float
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProfilerOverhead:
     """Profiler overhead of a side: mean step with and without profiler, in ns, and their ratio."""
 
@@ -166,6 +201,7 @@ class Comparison(Displayed):
     untested_passes: bool = False
     origin: Attribution | None = None
     memory: MemoryChange | None = None
+    lengths: LengthComparison | None = None
     schema: str = SCHEMA
 
     @property

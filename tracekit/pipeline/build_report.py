@@ -39,6 +39,7 @@ from tracekit.pipeline.summary.coverage import (
     find_window_mismatches,
     measure_unexplained_ratio,
 )
+from tracekit.pipeline.summary.run_logs import pick_run_log_table
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +242,6 @@ _TIME_TABLES = (
     ("operators", "operators_by_host_time", ("run", "name", "self_ns", "self_ratio", "total_ns", "count")),
     ("cpu", "cpu_frames", ("run", "name", "self_ns", "total_ns", "count")),
     ("steps", "ranges", ("run", "role", "parent", "stage", "count", "total_ns", "mean_ns")),
-    ("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),
 )
 """(section, table, columns to show) of tables that rank time; the first with rows is shown."""
 
@@ -261,6 +261,9 @@ _ENGINE_TABLES = (
 )
 """The same of engines and machines, where no profile was given."""
 
+_STAGE_TABLES = (("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),)
+"""The table of stages without steps."""
+
 SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 """The sections whose table may appear in the summary."""
 
@@ -268,7 +271,9 @@ SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the main table of a summary without stages: top time, else top memory."""
     return (
-        pick_time_table(sections)
+        _pick_first_table(sections, _TIME_TABLES, MAX_TIME_ROWS)
+        or pick_run_log_table(sections)
+        or _pick_first_table(sections, _STAGE_TABLES, MAX_TIME_ROWS)
         or pick_memory_table(sections)
         or _pick_first_table(sections, _ENGINE_TABLES, MAX_TIME_ROWS)
     )
@@ -281,7 +286,7 @@ def pick_memory_table(sections: Sequence[Section]) -> Sheet | None:
 
 def pick_time_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the table of top kernels, else operators, Python functions or ranges; None without any."""
-    return _pick_first_table(sections, _TIME_TABLES, MAX_TIME_ROWS)
+    return _pick_first_table(sections, (*_TIME_TABLES, *_STAGE_TABLES), MAX_TIME_ROWS)
 
 
 def _pick_first_table(

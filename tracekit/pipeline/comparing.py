@@ -196,11 +196,24 @@ def _name_step_logs(labelled: Sequence[tuple[str | None, Path]]) -> list[str]:
 def is_step_log(argument: str | Path) -> bool:
     """Check whether a path is a list of step times: a driver log, or a .csv or .jsonl file that no reader claims."""
     path = split_label(argument)[1]
+    if path.is_dir():
+        return _has_only_logs(path)
     if not path.is_file():
         return False
     sniffed = sniff(path)
     table = sniffed.reader is None and path.suffix.lower() in (".csv", ".jsonl")
     return sniffed.reader == "driver_log" or table
+
+
+def _has_only_logs(folder: Path) -> bool:
+    """Check whether a directory has drivers' logs, and no other file that tracekit reads."""
+    is_log = False
+    for entry in sorted(folder.iterdir()):
+        reader = sniff(entry).reader if entry.is_file() else None
+        if entry.is_dir() or reader not in (None, "driver_log"):
+            return False
+        is_log |= reader is not None
+    return is_log
 
 
 def _refuse_partial_saved(paths: Sequence[str | Path], options: pipeline.Options) -> None:

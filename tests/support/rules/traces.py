@@ -17,6 +17,7 @@ from rules import (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_run_log,
     traces_snapshots,
     traces_stragglers,
 )
@@ -132,6 +133,7 @@ PARTS = (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_run_log,
     traces_snapshots,
     traces_stragglers,
 )

@@ -12,7 +12,7 @@ from tracekit.compare.amdahl import (
     format_speedup_with_interval,
     is_of_steps_alone,
 )
-from tracekit.compare.comparison import Change, Comparison
+from tracekit.compare.comparison import Change, Comparison, LengthComparison
 from tracekit.compare.differences import shorten_difference_name
 from tracekit.compare.gates.gate_sheet import build_gate_section, describe_gate_result
 from tracekit.compare.reports import attribution_tables as attribution_sheets
@@ -138,9 +138,44 @@ def _make_comparison_overview(comparison: Comparison) -> Sheet:
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
         return memory_sheets.make_memory_levels_sheet("overview", comparison.memory)
+    if comparison.lengths is not None and step.name == UNPROFILED:
+        return _make_lengths_sheet("overview", comparison.lengths)
     return attribution_sheets.make_attribution_overview(comparison.origin, step) or _make_stages_sheet(
         "overview", comparison
     )
+
+
+def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
+    """Make the table of two logs: raw change, per token, and at equal length."""
+    headings = parse_headings("""
+        stage | stage
+        base | before | ns | Mean of the steady steps.
+        opt | after | ns
+        raw | raw | ratio | Change of the mean.
+        per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
+        change | at equal length | ratio | Change at the mean length of both, by regression.
+        low | CI low | ratio | Within these two runs.
+        high | CI high | ratio
+        word | verdict
+        note | note
+    """)
+    rows = [
+        (
+            change.stage or "(step)",
+            change.base,
+            change.opt,
+            change.raw,
+            change.per_token,
+            change.change,
+            change.low,
+            change.high,
+            WORDS.get(change.word, change.word),
+            change.note,
+        )
+        for change in lengths.changes
+    ]
+    caption = "Changes: above 0 is longer. The verdict is that at equal length, within these two runs."
+    return Sheet(name, "Two logs at equal length", headings, tuple(rows), caption=caption)
 
 
 def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:

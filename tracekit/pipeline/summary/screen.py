@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -45,6 +44,8 @@ from tracekit.pipeline import question_selection
 from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only_engine_logs
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
+from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
+from tracekit.pipeline.summary.run_logs import describe_run_logs, has_only_run_logs, measure_run_log_headline
 
 T = TypeVar("T")
 
@@ -60,17 +61,19 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
+    only_logs = _evaluate_sound_part(measured, has_only_run_logs, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
+        _make_summary_fact(measured, describe_run_logs),
         _make_summary_fact(measured, _count_summary_runs),
-        _make_summary_fact(measured, _list_run_ranks),
+        "" if only_logs else _make_summary_fact(measured, _list_run_ranks),
         _make_summary_fact(measured, _list_run_roles),
         _make_summary_fact(measured, partial(_list_run_steps, left_out=left_out)),
         _format_versions(measured),
         format_numbered_word("only", list_selected_stages(measured) or None),
         question_selection.describe_selection(measured),
-        _make_summary_fact(measured, _describe_gpus),
+        "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _make_summary_fact(measured, describe_engine_logs),
         _count_source_files(measured),
         _describe_check(measured),
@@ -219,7 +222,11 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
     step = _label_partial_metrics(measured, _measure_step_time)
     if not step:
         peaks = _label_partial_metrics(measured, _measure_memory_peaks)
-        return peaks or _label_partial_metrics(measured, measure_engine_headline)
+        return (
+            peaks
+            or _label_partial_metrics(measured, measure_run_log_headline)
+            or _label_partial_metrics(measured, measure_engine_headline)
+        )
     if has_split_runs(measured):
         return step
     return (
@@ -325,21 +332,6 @@ def _name_step_unit(steps: StepWalls) -> str:
     names = sorted({shorten_repeating_name(name) for name in walls.values("name") if name is not None})
     listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
     return ORIGIN_NOTES[origins[0]].format(name=listed)
-
-
-def shorten_repeating_name(name: str) -> str:
-    """Shorten the name of a repeating range to its beginning, without numbers and brackets.
-
-    >>> shorten_repeating_name("execute_context_#(#)_generation_#(#)"), shorten_repeating_name("step[DECODE bs=#]"), shorten_repeating_name("train")
-    ('execute_context…', 'step…', 'train')
-    """
-    begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
-    begin = begin[:MAX_NAME_LETTERS] or name[:MAX_NAME_LETTERS]
-    return begin if begin == name else f"{begin}…"
-
-
-MAX_NAME_LETTERS = 32
-"""Most letters of a shortened name."""
 
 
 MAX_RUN_STEPS = 6
