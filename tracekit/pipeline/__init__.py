@@ -132,13 +132,15 @@ def compare(  # noqa: PLR0913 - one per option
     work: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
     sample: int | None = None,
     cache: bool = True,
+    timeline: bool = False,
 ) -> Comparison:
     """Compare `base` with `opt`, each one or several profiles, saved measurements or reports.
 
     `min_effect` (the smallest relative change that matters) and `level` are fractions. `work` is the amount of work
     per step on each side: ({"tokens": 4096}, {"tokens": 8192}). The other arguments match the options of
     `tracekit compare`. `Comparison.memory` compares the memory snapshots of both sides, even without any step.
-    `tracekit.render(comparison)` renders the result. Raises `TracekitError` if a side cannot be read, or if a side
+    `tracekit.render(comparison)` renders the result; with `timeline`, its page shows the timelines of both sides.
+    Raises `TracekitError` if a side cannot be read, or if a side
     has no steady step and not both sides have memory snapshots.
     """
     from tracekit.compare.changes import ComparisonChoices
@@ -161,6 +163,7 @@ def compare(  # noqa: PLR0913 - one per option
         "jobs": jobs,
         "sample": sample,
         "cache": cache,
+        "timeline": timeline,
     }
     options = parse_options(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

@@ -18,9 +18,10 @@ from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
-from tracekit.render.explorer.heads import KINDS, describe_details, describe_page_row
+from tracekit.render.explorer.heads import KINDS, describe_details, describe_page_row, list_row_notes
+from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.overlays import encode_critical_path, encode_memory_curves
+from tracekit.render.explorer.overlays import encode_critical_path, encode_memories, encode_memory_curves
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
@@ -28,7 +29,6 @@ from tracekit.render.explorer.plain import (
     write_top_kernels,
     write_unanswered,
 )
-from tracekit.render.explorer.process_files import ProcessData
 from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
@@ -84,11 +84,14 @@ def write_explorer_page(
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(sums))
-    store.blocks |= details.blocks | curves
+    memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
+    store.blocks |= details.blocks | curves | pieces
+    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows)]
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
         **describe_details(details, rows),
+        "identity": identity,
         "bins": bins.count,
         "width": bins.width,
         "causes": causes,
@@ -96,9 +99,11 @@ def write_explorer_page(
         "counted": steps,
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
+        "memories": memories,
     }
     values = {
         **_write_plain_values(report, delays, findings, budget_bytes),
+        "identity": escape(" · ".join(identity)),
         "kernels": write_top_kernels(sums, details.texts, KINDS),
         **inline_assets(assets),
     }
@@ -119,7 +124,6 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
     """Describe the report in the head of the page."""
     return {
         "title": make_printable(report.title, 120),
-        "identity": phrases.list_identity_facts(report)[1:],
         "sentence": write_answer(report, delays),
         "version": make_printable(report.tool_version, 40),
         "plan": describe_page_plan(report),
@@ -129,7 +133,6 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
             if section.status != "ok"
         ],
         "metrics": {metric.name: metric.value for metric in report.headline},
-        "memories": [],
     }
 
 
@@ -155,7 +158,6 @@ def _write_plain_values(
     skipped_title, skipped = write_unanswered(report)
     return {
         "title": escape(make_printable(report.title, 120)),
-        "identity": escape(" · ".join(phrases.list_identity_facts(report)[1:])),
         "sentence": escape(write_answer(report, delays)),
         "findings": write_finding_items(findings),
         "skipped_title": escape(skipped_title),

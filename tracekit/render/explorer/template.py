@@ -31,7 +31,7 @@ def read_page_assets(template: str = "page.html", folder: Path = _FOLDER) -> Pag
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:
-    """Fill the placeholders of a template in one pass, so that no value can contain one."""
+    """Fill the placeholders of a template in one pass: no value can contain one."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 

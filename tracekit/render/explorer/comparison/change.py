@@ -18,11 +18,11 @@ NAME_LIMIT = 300
 _PATH_SEPARATOR, _KERNEL_SEPARATOR = " > ", " · "
 
 
-def describe_change(report: Report, names: Sequence[str]) -> dict[str, Any]:
+def describe_page_change(report: Report, names: Sequence[str]) -> dict[str, Any]:
     """Describe the change of the step by its parts, which add up to it, and all tables of the report as text.
 
-    A part has a stage, a path of names down to the kernel, both times (None if unknown), and their difference with its
-    confidence interval, in ns per step.
+    Values of a part: its stage, the path of names down to the kernel, both times (None if unknown), and their difference
+    with its confidence interval, in ns per step.
     """
     return {
         "sides": [make_printable(name, 80) for name in names],

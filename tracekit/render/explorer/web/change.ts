@@ -1,5 +1,6 @@
 // A comparison: parts of the change as a waterfall and an icicle, kernels of both sides, and the tables of the report.
-import { type Part, formatCount, formatTime, shortenName, type StageChange } from "./data";
+import type { Part, StageChange } from "./data";
+import { formatCount, formatTime, shortenName } from "./format";
 import { buildTree, makeFlame, type Node } from "./flame";
 import type { Page } from "./scope";
 import { find, type Parts, type Tab } from "./shell";
@@ -290,5 +291,5 @@ export function makeChange(page: Page) {
       }),
     );
   }
-  return { count, drawParts, drawKernels, drawGate, openNext, tabs, sheetTab, openStage };
+  return { count, list: () => changes, drawParts, drawKernels, drawGate, openNext, tabs, sheetTab, openStage };
 }
