@@ -23,7 +23,7 @@ COMMAND_GROUPS = {
     "Start": ("demo", "analyze", "open", "inspect", "doctor"),
     "Compare": ("compare", "gate", "noise", "whatif"),
     "Look up": ("explain", "tables", "sql", "schema"),
-    "Connect": ("export", "log", "collect", "mcp"),
+    "Connect": ("export", "cut", "log", "collect", "mcp"),
     "Housekeeping": ("cache", "completion"),
 }
 COMMANDS = tuple(name for names in COMMAND_GROUPS.values() for name in names)

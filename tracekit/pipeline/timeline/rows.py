@@ -226,9 +226,11 @@ def _number_tracks(rows: Frame, places: _TrackPlaces, texts: Mapping[str, int]) 
     if "stream" in rows.columns:
         queues = rows.group_by(*QUEUE)
         tracks = [texts[places.queues[row["device"], row["stream"]]] for row in queues.agg().rows(*QUEUE)]
-        return np.array([*tracks, -1], np.int64)[queues.number]
+        of_queue: Ints = np.array([*tracks, -1], np.int64)[queues.number]
+        return of_queue
     of_thread = [texts[track] for track in places.thread.tolist()]
-    return np.array([*of_thread, -1], np.int64)[rows["thread"]]
+    numbers: Ints = np.array([*of_thread, -1], np.int64)[rows["thread"]]
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
