@@ -23,6 +23,7 @@ _HOST = re.compile(
     r"|enumerate\(DataLoader\)#_\w+ProcessingDataLoaderIter\.__next__|DistributedDataParallel\.forward"
     r"|(?:FSDP|FullyShardedDataParallel)(?:::|\.)(?:pre_forward|post_forward|pre_backward|post_backward|forward|all_gather|reduce_scatter)"
     r"|(?:PyTorch Profiler|Iteration Start: PyTorch Profiler|Record Window End)(?: \(\d+\))?"
+    r"|Torch-Compiled Region(?:: \d+(?:/\d+)*)?|CompiledFunction(?:Backward)?"
     r"|Activity Buffer Request|Buffer Flush|Instrumentation|Resource|Lazy Function Loading|Command Buffer Full"
     rf"|nn\.Module: {_MODULES}(?:_\d+)?"
     r"|(?:Context|Stream|Event) (?:Sync|Synchronize)|Stream Wait Event|Unrecognized",
@@ -68,15 +69,17 @@ class Placeholders:
             self.names[name] = f"step {number}"
             return self.names[name]
         head = match[0] if not is_device and (match := _HEAD.match(name)) else ""
+        frame = " ##" if not is_device and name.startswith("## ") and name.endswith(" ##") else ""
+        head = head or ("## " if frame else "")
         kind = f"nccl_{kind}" if is_device and _COMMUNICATION.search(name) else kind
         self._counts[kind] = self._counts.get(kind, 0) + 1
-        self.names[name] = f"{head}{kind}_{self._counts[kind]}{_TAIL.get(head, '')}"
+        self.names[name] = f"{head}{kind}_{self._counts[kind]}{_TAIL.get(head, frame)}"
         return self.names[name]
 
 
 def is_public_name(name: str, *, is_device: bool = False) -> bool:
     """Check whether a name is of the public vocabulary: stages, profiler steps, operators, calls and kernels of libraries."""
-    if name in _STAGE_NAMES or _PLAIN_NAMES.fullmatch(name) or re.fullmatch(r"ProfilerStep#\d+", name):
+    if name.strip("# ") in _STAGE_NAMES or _PLAIN_NAMES.fullmatch(name) or re.fullmatch(r"ProfilerStep#\d+", name):
         return True
     if is_device:
         return _DEVICE.match(name) is not None or _HOST.fullmatch(name) is not None

@@ -11,6 +11,7 @@ from tracekit.discover import Discovery
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.system.files import check_writable, write_atomically
 from tracekit.model.system.temporaries import new_folder
 from tracekit.model.text.labels import did_you_mean
@@ -24,6 +25,8 @@ from tracekit.pipeline.options import Options
 
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 """Bounds of the finding's share of the step in the cut, as a factor of its share in the recording."""
+_LIKE = 0.1
+"""Largest difference of these shares between the written rows of a window and all its rows, relative."""
 _SUFFIX = re.compile(r"\.(?:json(?:\.gz)?|sqlite)\Z", re.IGNORECASE)
 _KEPT_SCANS = 2
 
@@ -104,7 +107,8 @@ def choose_finding(findings: Sequence[Finding], asked: str | int) -> Finding:
 
 def shows_finding(found: Sequence[Finding], wanted: Finding, names: dict[str, str]) -> Finding | None:
     """Find the wanted finding among those of a cut: same rule, a common stage, and a similar share of the step."""
-    stages = {names.get(place.stage, place.stage) for place in wanted.places if place.stage}
+    renamed = {get_canonical_stage(name): get_canonical_stage(placeholder) for name, placeholder in names.items()}
+    stages = {renamed.get(place.stage, place.stage) for place in wanted.places if place.stage}
     for finding in found:
         if finding.rule != wanted.rule:
             continue
@@ -156,7 +160,8 @@ class _Cutter:
             if same in tried:
                 continue
             tried.add(same)
-            if (found := self._try(candidate, wanted)) is not None:
+            found = self._try(candidate, wanted)
+            if found is not None and self._is_shown_by_all_rows(candidate, wanted, found):
                 return self._finish(candidate, found, len(tried))
         several = len(sources) > 1 and self._is_file
         hint = "give a folder (-o cut/): the finding may need several ranks" if several else "attach the whole profile"
@@ -227,6 +232,15 @@ class _Cutter:
             return f"trace_{number + 1}{suffix}" if source.rank is None else f"rank{source.rank}_{number + 1}{suffix}"
         stem = re.sub(r"\.(?:json|sqlite|pt\.trace|gz|zst|xz|bz2|zip|nsys-rep)\b", "", source.name)
         return "/".join(part for part in f"{stem}{suffix}".split("/") if part not in ("", ".", ".."))
+
+    def _is_shown_by_all_rows(self, candidate: _Candidate, wanted: Finding, found: Finding) -> bool:
+        """Check that all rows of the window show the finding alike, and it is not due to rows that were left out."""
+        if candidate.level == chrome.LEVELS[-1]:
+            return True
+        whole = self._try(replace(candidate, level=chrome.LEVELS[-1]), wanted)
+        if whole is None:
+            return False
+        return abs((whole.cost_ratio or 0) - (found.cost_ratio or 0)) <= _LIKE * (whole.cost_ratio or 0)
 
     def _try(self, candidate: _Candidate, wanted: Finding) -> Finding | None:
         """Write a cut to a temporary folder, analyze it, and find the finding in it."""
