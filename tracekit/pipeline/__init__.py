@@ -14,7 +14,7 @@ from tracekit.pipeline.options import parse_options
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.trace import Measurements
-    from tracekit.pipeline.cutting.search import CutResult
+    from tracekit.pipeline.timeline.cutting.search import CutResult
 
 Numbers = str | int | Iterable[int] | None
 """Ranks or steps: a range such as "0-3,7", a number, or several; None means all."""
@@ -180,10 +180,10 @@ def cut(  # noqa: PLR0913 - one per option
 
     `finding` is the number of a finding in the report, or its rule. `time_range` cuts a time instead: "12ms:40ms", or
     "step 3". `anonymize` replaces names that are not public by placeholders. Inputs are never changed.
-    Raises `TracekitError` if there is no such finding, or if no part of the profile shows it.
+    Raises `TracekitError` if the report lacks the finding, or if no part of the profile shows it.
     """
-    from tracekit.model.text.time_ranges import parse_time_range
-    from tracekit.pipeline.cutting.search import cut_profile
+    from tracekit.model.time_ranges import parse_time_range
+    from tracekit.pipeline.timeline.cutting.search import cut_profile
 
     asked = None if time_range is None else parse_time_range(time_range)
     options = parse_options({"ranks": ranks, "exclude": exclude, "jobs": jobs, "cache": cache})

@@ -22,7 +22,7 @@ from tracekit.model.errors import TracekitError, UnwritableError
 from tracekit.model.records import dataclass
 from tracekit.model.system.files import check_writable, explain_write_errors, write_all_bytes, write_atomically
 from tracekit.model.system.temporaries import BESIDE, IN_TMPDIR, new_folder
-from tracekit.model.text.time_ranges import TimeRange
+from tracekit.model.time_ranges import TimeRange
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline

@@ -90,11 +90,7 @@ def format_trace(
     if trace.has("windows") and not is_part and drawn is None:
         yield from _format_windows(_wrap_raw_table(trace, "windows"), places)
     if trace.has("flows"):
-        flows = _wrap_raw_table(trace, "flows")
-        if is_part or drawn is not None:
-            flows = _keep_linked_flows(flows, trace)
-        if drawn is not None:
-            flows = flows.filter(keep_inner_flows(flows, drawn.touches(flows["ts_ns"], np.zeros(len(flows), np.int64))))
+        flows = _select_flows(trace, drawn, is_part=is_part)
         yield from _format_flows(flows, moved.follow(flows, _find_flow_tracks(flows, trace, places)), lane)
     yield "names", 0, places.names(_wrap_raw_table(trace, "threads")) + moved.names
 
@@ -444,6 +440,16 @@ def _find_flow_tracks(flows: Frame, trace: Trace, places: _TrackPlaces) -> npt.N
     hit = np.flatnonzero(away & is_linked)
     names[hit] = np.array([*_format_queue_tracks(ops, places), ""], object)[place[hit]]
     return names
+
+
+def _select_flows(trace: Trace, window: DrawnWindow | None, *, is_part: bool) -> Frame:
+    """Select the flow ends that are drawn: of a part of the trace, or of the `window`, only whole arrows."""
+    flows = _wrap_raw_table(trace, "flows")
+    if is_part or window is not None:
+        flows = _keep_linked_flows(flows, trace)
+    if window is not None:
+        flows = flows.filter(keep_inner_flows(flows, window.touches(flows["ts_ns"], np.zeros(len(flows), np.int64))))
+    return flows
 
 
 def _keep_linked_flows(flows: Frame, trace: Trace) -> Frame:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat
-from tracekit.model.text.time_ranges import TimeRange
+from tracekit.model.time_ranges import TimeRange
 from tracekit.model.trace import SparseColumn
 from tracekit.model.units import format_quantity
 from tracekit.pipeline.timeline.lanes import LEAD_NS

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.trace import SparseColumn
-from tracekit.pipeline.cutting.names import Placeholders
 from tracekit.pipeline.timeline.arguments import RecordedArguments, quote_json
+from tracekit.pipeline.timeline.cutting.names import Placeholders
 from tracekit.pipeline.timeline.rows import ROWS_PER_CHUNK, format_micros
 from tracekit.readers.chrome import ARGUMENTS
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_OF_CATEGORY, classify_rows
@@ -119,19 +119,19 @@ def _mark_names(names: Codes, head: str) -> Bools:
     return marked
 
 
-def _mark_same_threads(scan: TraceScan, kept: Bools) -> Bools:
+def _mark_same_threads(scan: TraceScan, is_kept: Bools) -> Bools:
     """Mark the rows of the processes that have kept rows; names of a thread only if that thread has some."""
     width = len(scan.tid.values) + 2
     thread = (scan.pid.codes.astype(np.int64) + 1) * width + scan.tid.codes + 1
     is_of_thread = _mark_names(scan.name, "thread_")
-    same_process = np.isin(scan.pid.codes, np.unique(scan.pid.codes[kept]))
-    same: Bools = np.where(is_of_thread, np.isin(thread, np.unique(thread[kept])), same_process)
+    same_process = np.isin(scan.pid.codes, np.unique(scan.pid.codes[is_kept]))
+    same: Bools = np.where(is_of_thread, np.isin(thread, np.unique(thread[is_kept])), same_process)
     return same
 
 
 def write_cut_pieces(
     trace: ScannedTrace,
-    kept: Bools,
+    is_kept: Bools,
     window: tuple[int, int],
     level: str,
     read_arguments: Sequence[str],
@@ -148,13 +148,13 @@ def write_cut_pieces(
     labels: Sequence[Codes] = (scan.ph, scan.cat, scan.name, scan.pid, scan.tid)
     fields = dict(scan.fields)
     if placeholders is not None:
-        args, labels = _anonymize_arguments(args, placeholders), _anonymize_labels(trace, scan, placeholders, kept)
+        args, labels = _anonymize_arguments(args, placeholders), _anonymize_labels(trace, scan, placeholders, is_kept)
         fields = {key: column for key, column in fields.items() if key in _PUBLIC_FIELDS}
     texts = [
         _format_codes(key, column) for key, column in zip(("ph", "cat", "name", "pid", "tid"), labels, strict=True)
     ]
     formatted = RecordedArguments(args, 0), RecordedArguments(fields, 0)
-    rows = np.flatnonzero(kept)
+    rows = np.flatnonzero(is_kept)
     for low in range(0, len(rows), ROWS_PER_CHUNK):
         yield (",\n" if low else "") + _format_rows(scan, rows[low : low + ROWS_PER_CHUNK], labels, texts, formatted)
     yield "\n]}\n"
@@ -221,7 +221,7 @@ def pack_pieces(pieces: Iterator[str], *, compressed: bool) -> Iterator[bytes]:
 
 
 def _anonymize_meta(meta: Mapping[str, Any], placeholders: Placeholders) -> dict[str, Any]:
-    """Keep the facts outside the events that name nobody."""
+    """Keep the public facts outside the events."""
     kept = {key: meta[key] for key in _PUBLIC_META if key in meta}
     given = meta.get("distributedInfo")
     if isinstance(given, Mapping):
@@ -272,7 +272,7 @@ _KINDS = {"python": "function", "range": "annotation", "device_range": "annotati
 
 
 def _anonymize_labels(
-    trace: ScannedTrace, scan: TraceScan, placeholders: Placeholders, kept: Bools
+    trace: ScannedTrace, scan: TraceScan, placeholders: Placeholders, is_kept: Bools
 ) -> tuple[Codes, ...]:
     """Replace the names of rows, and texts in the place of categories, processes and threads."""
     kinds = list(CLASS_CODE)
@@ -280,7 +280,7 @@ def _anonymize_labels(
     for name in ("meta", *(kind for kind in kinds if kind != "meta")):
         is_device = name in DEVICE_OP_KINDS
         kind = "kernel" if is_device else _KINDS.get(name, "event")
-        for code in np.unique(scan.name.codes[kept & trace.is_of(name)]).tolist():
+        for code in np.unique(scan.name.codes[is_kept & trace.is_of(name)]).tolist():
             if code >= 0 and not (name == "meta" and scan.name.values[code] in _META_NAMES):
                 values[code] = placeholders.replace(str(scan.name.values[code]), kind, is_device=is_device)
     known = {*CLASS_OF_CATEGORY, "trace", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "cpu_instant_event"}

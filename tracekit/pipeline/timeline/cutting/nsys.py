@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.records import dataclass
-from tracekit.pipeline.cutting.names import Placeholders
+from tracekit.pipeline.timeline.cutting.names import Placeholders
 from tracekit.readers.nsys.content import EXPORT_TABLES, read_export_clock
 from tracekit.readers.nsys.sqlite.connection import open_export, quote_identifier
 from tracekit.readers.nsys.sqlite.opening import prepare_opening
@@ -32,7 +32,10 @@ _PUBLIC_STATIC = re.compile(
     r"TARGET_INFO_(?:SESSION_START_TIME|GPU|CUDA_\w+|GPU_METRICS)|META_DATA_EXPORT|EXPORT_META_DATA|ANALYSIS_DETAILS|ENUM_\w+"
 )
 _PUBLIC_TEXTS = {("TARGET_INFO_GPU", "name"), ("TARGET_INFO_GPU", "uuid"), ("TARGET_INFO_GPU_METRICS", "metricName")}
-_EXPORT_FACTS = "('EXPORT_SCHEMA_VERSION', 'EXPORT_SCHEMA_VERSION_MAJOR', 'EXPORT_SCHEMA_VERSION_MINOR', 'EXPORT_PRODUCT_VERSION', 'EXPORT_CONFIG_TIME_SHIFT', 'EXPORT_PARAM_TIME_SHIFT', 'EXPORT_PARAM_TIME_NORMALIZE', 'EXPORT_TIME_MODE')"  # fmt: skip
+_EXPORT_FACTS = (
+    "('EXPORT_SCHEMA_VERSION', 'EXPORT_SCHEMA_VERSION_MAJOR', 'EXPORT_SCHEMA_VERSION_MINOR', 'EXPORT_PRODUCT_VERSION', "
+    "'EXPORT_CONFIG_TIME_SHIFT', 'EXPORT_PARAM_TIME_SHIFT', 'EXPORT_PARAM_TIME_NORMALIZE', 'EXPORT_TIME_MODE')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +108,39 @@ def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, 
     inside = f"(start >= {start} AND start < {end})"
     _list_linked_calls(connection, columns, inside)
     for name, own in columns.items():
-        timed = "start" in own and "src" not in name
         if name == "StringIds" or name.startswith("sqlite_"):
             continue
-        if name.startswith(_CUPTI) and timed:
-            linked = " OR correlationId IN (SELECT id FROM temp.linked)" if "correlationId" in own else ""
-            conditions[name] = inside + linked
-        elif name == _NVTX and timed:
-            around = f'(start < {end} AND coalesce("end", start + 1) > {start})'
-            conditions[name] = f"eventType NOT IN {_NVTX_RANGES[:-1]}, {_NVTX_MARK}) OR {around}"
-        elif timed:
-            if level == "full" and not is_anonymous:
-                conditions[name] = inside
+        if "start" in own:
+            condition = _choose_timed_condition(name, own, (start, end), is_whole=level == "full" and not is_anonymous)
         elif "timestamp" in own and name != "DIAGNOSTIC_EVENT":
-            if level != "lean" and (not is_anonymous or name == "GPU_METRICS"):
-                conditions[name] = f"(timestamp >= {start} AND timestamp < {end})"
-        elif (_PUBLIC_STATIC if is_anonymous else _STATIC).fullmatch(name) or (level == "full" and not is_anonymous):
-            is_export = is_anonymous and name in EXPORT_TABLES and "name" in own
-            conditions[name] = f"name IN {_EXPORT_FACTS}" if is_export else "1"
+            is_read = level != "lean" and (not is_anonymous or name == "GPU_METRICS")
+            condition = f"(timestamp >= {start} AND timestamp < {end})" if is_read else None
+        else:
+            condition = _choose_static_condition(name, own, is_whole=level == "full", is_anonymous=is_anonymous)
+        if condition is not None:
+            conditions[name] = condition
     return _CutPlan(conditions, columns)
+
+
+def _choose_timed_condition(name: str, own: dict[str, str], window: tuple[int, int], *, is_whole: bool) -> str | None:
+    """Choose the rows of a table whose rows have a start; None to leave the table out."""
+    start, end = window
+    inside = f"(start >= {start} AND start < {end})"
+    if name.startswith(_CUPTI):
+        return f"{inside} OR correlationId IN (SELECT id FROM temp.linked)" if "correlationId" in own else inside  # noqa: S608
+    if name == _NVTX:
+        around = f'(start < {end} AND coalesce("end", start + 1) > {start})'
+        return f"eventType NOT IN {_NVTX_RANGES[:-1]}, {_NVTX_MARK}) OR {around}"
+    return inside if is_whole else None
+
+
+def _choose_static_condition(name: str, own: dict[str, str], *, is_whole: bool, is_anonymous: bool) -> str | None:
+    """Choose the rows of a table without times; None to leave the table out."""
+    if not is_anonymous:
+        return "1" if is_whole or _STATIC.fullmatch(name) else None
+    if not _PUBLIC_STATIC.fullmatch(name):
+        return None
+    return f"name IN {_EXPORT_FACTS}" if name in EXPORT_TABLES and "name" in own else "1"
 
 
 def _list_linked_calls(connection: sqlite3.Connection, columns: dict[str, dict[str, str]], inside: str) -> None:
@@ -161,7 +178,7 @@ def _make_public_column(table: str, column: str) -> str:
         return name
     if (table, column) == (_NVTX, "text"):
         return f"replace_name({name}, 'annotation')"
-    return f"CASE WHEN typeof({name}) IN ('text', 'blob') THEN NULL ELSE {name} END"
+    return f"iif(typeof({name}) IN ('text', 'blob'), NULL, {name})"
 
 
 def _clip_ranges(connection: sqlite3.Connection, plan: _CutPlan, start: int, end: int) -> None:

@@ -58,7 +58,7 @@ class Placeholders:
         self._counts: dict[str, int] = {}
 
     def replace(self, name: str, kind: str, *, is_device: bool = False) -> str:
-        """Get the name itself if it is public, else its placeholder; `kind` begins new ones."""
+        """Get the name itself if it is public, otherwise its placeholder; `kind` begins new ones."""
         if name in self.names:
             return self.names[name]
         if is_public_name(name, is_device=is_device):

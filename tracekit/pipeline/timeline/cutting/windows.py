@@ -29,7 +29,7 @@ class CutWindow:
 
 
 def list_cut_windows(finding: Finding | None, measured: Measurements, sources: Sequence[str]) -> Iterator[CutWindow]:
-    """List windows of these sources around the places of a finding: its interval, stages, steps, parts, and everything."""
+    """List windows of the sources around the places of a finding: its interval, stages, steps, parts, and everything."""
     places = () if finding is None else finding.places
     spans = {name: find_recorded_span(measured, name) for name in sources}
     spans = {name: span for name, span in spans.items() if span[1] > span[0]}

@@ -15,18 +15,18 @@ from tracekit.model.stages import get_canonical_stage
 from tracekit.model.system.files import check_writable, write_atomically
 from tracekit.model.system.temporaries import new_folder
 from tracekit.model.text.labels import did_you_mean
-from tracekit.model.text.time_ranges import TimeRange
+from tracekit.model.time_ranges import TimeRange
 from tracekit.model.trace import Measurements, Source
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.cutting import chrome, nsys
-from tracekit.pipeline.cutting.names import Placeholders
-from tracekit.pipeline.cutting.windows import CutWindow, find_recorded_span, list_cut_windows
 from tracekit.pipeline.options import Options
+from tracekit.pipeline.timeline.cutting import chrome, nsys
+from tracekit.pipeline.timeline.cutting.names import Placeholders
+from tracekit.pipeline.timeline.cutting.windows import CutWindow, find_recorded_span, list_cut_windows
 
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 """Bounds of the finding's share of the step in the cut, as a factor of its share in the recording."""
 _LIKE = 0.1
-"""Largest difference of these shares between the written rows of a window and all its rows, relative."""
+"""Largest difference of the shares between the written rows of a window and all its rows, relative."""
 _SUFFIX = re.compile(r"\.(?:json(?:\.gz)?|sqlite)\Z", re.IGNORECASE)
 _KEPT_SCANS = 2
 
@@ -75,7 +75,7 @@ def cut_profile(
     """Write the smallest trace of `paths` that still shows a finding (its rank or rule), or a range of time, to `target`.
 
     `target` is a file for one source, or a folder for several. Every cut is analyzed before it is kept. Never writes to an
-    input. Raises `TracekitError` if there is no such finding, or if no cut shows it.
+    input. Raises `TracekitError` if the report lacks the finding, or if no cut shows it.
     """
     target = Path(target)
     discovery = pipeline.discover_sources(paths, options)
@@ -105,11 +105,11 @@ def choose_finding(findings: Sequence[Finding], asked: str | int) -> Finding:
     raise TracekitError(f"no finding {text!r} in this profile{did_you_mean(text, rules)}", hint)
 
 
-def shows_finding(found: Sequence[Finding], wanted: Finding, names: dict[str, str]) -> Finding | None:
+def shows_finding(findings: Sequence[Finding], wanted: Finding, names: dict[str, str]) -> Finding | None:
     """Find the wanted finding among those of a cut: same rule, a common stage, and a similar share of the step."""
     renamed = {get_canonical_stage(name): get_canonical_stage(placeholder) for name, placeholder in names.items()}
     stages = {renamed.get(place.stage, place.stage) for place in wanted.places if place.stage}
-    for finding in found:
+    for finding in findings:
         if finding.rule != wanted.rule:
             continue
         own = {place.stage for place in finding.places if place.stage}
@@ -145,17 +145,10 @@ class _Cutter:
 
     def search(self, sources: Sequence[Source], measured: Measurements, wanted: Finding) -> CutResult:
         """Try cuts from few rows to many, and write the first that shows the finding."""
-        candidates: list[_Candidate] = []
-        for chosen in self._list_source_sets(sources, wanted):
-            names = [source.name for source in chosen]
-            for window in list_cut_windows(wanted, measured, names):
-                within = tuple(source for source in chosen if source.name in window.spans)
-                for level in chrome.LEVELS:
-                    count = sum(self._count_rows(source, window, level) for source in within)
-                    if count:
-                        candidates.append(_Candidate(within, window, level, count))
         tried: set[tuple[object, ...]] = set()
-        for candidate in sorted(candidates, key=lambda candidate: candidate.row_count):
+        for candidate in sorted(
+            self._list_candidates(sources, measured, wanted), key=lambda candidate: candidate.row_count
+        ):
             same = (tuple(source.name for source in candidate.sources), candidate.level, candidate.row_count)
             if same in tried:
                 continue
@@ -166,6 +159,18 @@ class _Cutter:
         several = len(sources) > 1 and self._is_file
         hint = "give a folder (-o cut/): the finding may need several ranks" if several else "attach the whole profile"
         raise TracekitError(f"no part of the profile shows {wanted.rule} ({len(tried)} tried)", hint)
+
+    def _list_candidates(
+        self, sources: Sequence[Source], measured: Measurements, wanted: Finding
+    ) -> Iterator[_Candidate]:
+        """List the cuts to try that have rows."""
+        for chosen in self._list_source_sets(sources, wanted):
+            for window in list_cut_windows(wanted, measured, [source.name for source in chosen]):
+                within = tuple(source for source in chosen if source.name in window.spans)
+                for level in chrome.LEVELS:
+                    count = sum(self._count_rows(source, window, level) for source in within)
+                    if count:
+                        yield _Candidate(within, window, level, count)
 
     def _list_source_sets(self, sources: Sequence[Source], wanted: Finding) -> list[tuple[Source, ...]]:
         """List sets of sources to try: those of the finding's places, and all."""
@@ -233,14 +238,14 @@ class _Cutter:
         stem = re.sub(r"\.(?:json|sqlite|pt\.trace|gz|zst|xz|bz2|zip|nsys-rep)\b", "", source.name)
         return "/".join(part for part in f"{stem}{suffix}".split("/") if part not in ("", ".", ".."))
 
-    def _is_shown_by_all_rows(self, candidate: _Candidate, wanted: Finding, found: Finding) -> bool:
+    def _is_shown_by_all_rows(self, candidate: _Candidate, wanted: Finding, match: Finding) -> bool:
         """Check that all rows of the window show the finding alike, and it is not due to rows that were left out."""
         if candidate.level == chrome.LEVELS[-1]:
             return True
         whole = self._try(replace(candidate, level=chrome.LEVELS[-1]), wanted)
         if whole is None:
             return False
-        return abs((whole.cost_ratio or 0) - (found.cost_ratio or 0)) <= _LIKE * (whole.cost_ratio or 0)
+        return abs((whole.cost_ratio or 0) - (match.cost_ratio or 0)) <= _LIKE * (whole.cost_ratio or 0)
 
     def _try(self, candidate: _Candidate, wanted: Finding) -> Finding | None:
         """Write a cut to a temporary folder, analyze it, and find the finding in it."""
@@ -254,7 +259,7 @@ class _Cutter:
             names = self._placeholders.names if self._placeholders is not None else {}
             return shows_finding(report.findings, wanted, names)
 
-    def _finish(self, candidate: _Candidate, found: Finding | None, tries: int) -> CutResult:
+    def _finish(self, candidate: _Candidate, match: Finding | None, tries: int) -> CutResult:
         """Write the chosen cut to the target."""
         with new_folder() as folder:
             written = self._write(candidate, folder)
@@ -273,7 +278,7 @@ class _Cutter:
             sum(path.stat().st_size for path in files),
             tuple(source.name for source in candidate.sources),
             f"{candidate.window.text}: {details[candidate.level]}",
-            found,
+            match,
             tries,
             len(self._placeholders.names) if self._placeholders is not None else 0,
         )
@@ -311,7 +316,7 @@ def _check_target(target: Path, discovery: Discovery) -> None:
 def _resolve_range(asked: TimeRange, sources: Sequence[Source], measured: Measurements) -> CutWindow:
     """Convert a range to the times of the sources; times count from the first time of all."""
     if asked.step is not None:
-        windows = list_step_spans(asked.step, sources, measured)
+        windows = list_spans_of_step(asked.step, sources, measured)
         if not windows:
             raise TracekitError(
                 f"range {asked}: the recording has no such step", "name times instead, such as 12ms:40ms"
@@ -325,7 +330,7 @@ def _resolve_range(asked: TimeRange, sources: Sequence[Source], measured: Measur
     return CutWindow(dict.fromkeys(spans, (zero + asked.start_ns, zero + asked.end_ns)), str(asked))
 
 
-def list_step_spans(step: int, sources: Sequence[Source], measured: Measurements) -> dict[str, tuple[int, int]]:
+def list_spans_of_step(step: int, sources: Sequence[Source], measured: Measurements) -> dict[str, tuple[int, int]]:
     """List the time of a step in each source that has it."""
     rows = measured.frame("steps")
     rows = rows.filter(rows.equals("step", step))

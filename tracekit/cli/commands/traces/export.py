@@ -129,7 +129,7 @@ def _export_report(
 
 def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:
     """Write the timeline of all ranks, and return the exit status."""
-    from tracekit.model.text.time_ranges import parse_time_range
+    from tracekit.model.time_ranges import parse_time_range
     from tracekit.pipeline.timeline import document
 
     exported = document.export_timeline(
