@@ -14,10 +14,10 @@ from recorded import REAL
 
 import tracekit
 from tracekit.model.errors import TracekitError
-from tracekit.model.time_ranges import parse_time_range
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.timeline.cutting.names import Placeholders, is_public_name
 from tracekit.pipeline.timeline.cutting.search import cut_profile
+from tracekit.pipeline.timeline.time_ranges import parse_time_range
 
 QUICK = Options(jobs=1, cache=False)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulated_gpu"

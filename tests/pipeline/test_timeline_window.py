@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.time_ranges import TimeRange, parse_time_range
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.timeline import document
 from tracekit.pipeline.timeline.overlaps import assign_nesting_tracks
+from tracekit.pipeline.timeline.time_ranges import TimeRange, parse_time_range
 
 
 def export_range(folder, target, text):

@@ -182,8 +182,8 @@ def cut(  # noqa: PLR0913 - one per option
     "step 3". `anonymize` replaces names that are not public by placeholders. Inputs are never changed.
     Raises `TracekitError` if the report lacks the finding, or if no part of the profile shows it.
     """
-    from tracekit.model.time_ranges import parse_time_range
     from tracekit.pipeline.timeline.cutting.search import cut_profile
+    from tracekit.pipeline.timeline.time_ranges import parse_time_range
 
     asked = None if time_range is None else parse_time_range(time_range)
     options = parse_options({"ranks": ranks, "exclude": exclude, "jobs": jobs, "cache": cache})

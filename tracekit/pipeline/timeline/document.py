@@ -22,7 +22,6 @@ from tracekit.model.errors import TracekitError, UnwritableError
 from tracekit.model.records import dataclass
 from tracekit.model.system.files import check_writable, explain_write_errors, write_all_bytes, write_atomically
 from tracekit.model.system.temporaries import BESIDE, IN_TMPDIR, new_folder
-from tracekit.model.time_ranges import TimeRange
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
@@ -31,6 +30,7 @@ from tracekit.pipeline.replaying import replay_measured
 from tracekit.pipeline.timeline.annotations import Annotations, annotate_timeline, list_drawn_windows
 from tracekit.pipeline.timeline.lanes import LEAD_NS, Lane, TimelinePlan, find_lane, plan_timeline
 from tracekit.pipeline.timeline.rows import format_trace
+from tracekit.pipeline.timeline.time_ranges import TimeRange
 from tracekit.pipeline.timeline.window import DrawnWindow, resolve_time_range
 from tracekit.replay.ledger import list_path_pieces
 

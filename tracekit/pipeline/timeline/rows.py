@@ -231,7 +231,7 @@ def _number_tracks(rows: Frame, places: _TrackPlaces, texts: Mapping[str, int]) 
 
 @dataclass(frozen=True, slots=True)
 class _MovedRows:
-    """The tracks of rows that moved to further tracks, by (recorded track, start), and the names of these tracks."""
+    """The tracks of rows that moved to further tracks, by (recorded track, start), and the rows that name them."""
 
     tracks: Mapping[tuple[str, int], str]
     names: str

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat
-from tracekit.model.time_ranges import TimeRange
 from tracekit.model.trace import SparseColumn
 from tracekit.model.units import format_quantity
 from tracekit.pipeline.timeline.lanes import LEAD_NS
+from tracekit.pipeline.timeline.time_ranges import TimeRange
 
 Ints = npt.NDArray[np.int64]
 

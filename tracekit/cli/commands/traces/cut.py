@@ -56,8 +56,8 @@ def command(
     A Chrome trace stays a Chrome trace, an export of nsys an SQLite file. Memory snapshots and logs cannot be cut.
     `--anonymize` keeps the names of operators, CUDA and NCCL calls, kernels of known libraries, and stages; times and sizes stay.
     """  # noqa: D301 - click reads the escape
-    from tracekit.model.time_ranges import parse_time_range
     from tracekit.pipeline.timeline.cutting.search import cut_profile
+    from tracekit.pipeline.timeline.time_ranges import parse_time_range
 
     if (finding is None) == (time_range is None):
         raise click.UsageError("name one of --finding and --range")

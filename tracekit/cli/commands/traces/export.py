@@ -129,8 +129,8 @@ def _export_report(
 
 def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:
     """Write the timeline of all ranks, and return the exit status."""
-    from tracekit.model.time_ranges import parse_time_range
     from tracekit.pipeline.timeline import document
+    from tracekit.pipeline.timeline.time_ranges import parse_time_range
 
     exported = document.export_timeline(
         list(paths),

@@ -29,7 +29,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 LEVELS = ("lean", "ops", "full")
-"""What is kept within a window: device ops, runtime calls and annotations; also operators and modules; every row and argument."""
+"""Rows within a window: device ops, runtime calls and annotations; also operators and modules; every row and argument."""
 
 _ALWAYS = (*DEVICE_OP_KINDS, "range", "device_range", "sync", "runtime", "window", "meta")
 _WITH_OPS = (*_ALWAYS, "op", "overhead", "memory", "counter")
@@ -71,7 +71,7 @@ class ScannedTrace:
     base_ns: int
 
     def is_of(self, *names: str) -> Bools:
-        """Mark the rows of these classes."""
+        """Mark the rows by class."""
         return np.isin(self.classes, [CLASS_CODE[name] for name in names])
 
 
@@ -190,7 +190,7 @@ def _format_codes(key: str, column: Codes) -> npt.NDArray[np.object_]:
 
 
 def _format_scalar(value: Any) -> str:
-    """Format a value as JSON; a number that Python cannot hold stays as recorded."""
+    """Format a value as JSON; a number beyond the range of Python stays as recorded."""
     if isinstance(value, Number):
         return quote_json(str(value))
     return quote_json(value) if isinstance(value, str) else json.dumps(value)

@@ -15,13 +15,13 @@ from tracekit.model.stages import get_canonical_stage
 from tracekit.model.system.files import check_writable, write_atomically
 from tracekit.model.system.temporaries import new_folder
 from tracekit.model.text.labels import did_you_mean
-from tracekit.model.time_ranges import TimeRange
 from tracekit.model.trace import Measurements, Source
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.timeline.cutting import chrome, nsys
 from tracekit.pipeline.timeline.cutting.names import Placeholders
 from tracekit.pipeline.timeline.cutting.windows import CutWindow, find_recorded_span, list_cut_windows
+from tracekit.pipeline.timeline.time_ranges import TimeRange
 
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 """Bounds of the finding's share of the step in the cut, as a factor of its share in the recording."""
@@ -208,7 +208,7 @@ class _Cutter:
             self._scans[path] = chrome.scan_for_cut(path)
         return self._scans[path]
 
-    def _write(self, candidate: _Candidate, folder: Path) -> list[Path]:
+    def _write_files(self, candidate: _Candidate, folder: Path) -> list[Path]:
         """Write the files of a cut below a folder under their final names."""
         self._placeholders = Placeholders() if self._anonymize else None
         files = []
@@ -250,7 +250,7 @@ class _Cutter:
     def _try(self, candidate: _Candidate, wanted: Finding) -> Finding | None:
         """Write a cut to a temporary folder, analyze it, and find the finding in it."""
         with new_folder() as folder:
-            self._write(candidate, folder)
+            self._write_files(candidate, folder)
             quiet = replace(self._options, cache=False, progress=False, jobs=1, exclude=(), ranks=None, steps=None)
             try:
                 report = pipeline.judge(pipeline.measure(pipeline.discover_sources([folder], quiet), quiet))
@@ -262,7 +262,7 @@ class _Cutter:
     def _finish(self, candidate: _Candidate, match: Finding | None, tries: int) -> CutResult:
         """Write the chosen cut to the target."""
         with new_folder() as folder:
-            written = self._write(candidate, folder)
+            written = self._write_files(candidate, folder)
             files = []
             for path in written:
                 final = self._target if self._is_file else self._target / path.relative_to(folder)
