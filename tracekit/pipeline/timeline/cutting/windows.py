@@ -40,8 +40,8 @@ def list_cut_windows(finding: Finding | None, measured: Measurements, sources: S
             end_ns = place.start_ns + 1 if place.end_ns is None else place.end_ns
             padding = int((end_ns - place.start_ns) * _PADDING) + 1_000
             yield CutWindow({place.source: (place.start_ns - padding, end_ns + padding)}, "the interval of the finding")
-    yield from _list_stage_windows(first, measured, spans)
-    yield from _list_step_windows(first, steps, spans)
+    yield from _list_stage_cuts(first, measured, spans)
+    yield from _list_step_cuts(first, steps, spans)
     for part in _PARTS:
         text = f"1/{part} of the recording"
         yield CutWindow({name: _take_part(span, part, _find_center(first, span)) for name, span in spans.items()}, text)
@@ -60,7 +60,7 @@ def find_recorded_span(measured: Measurements, source: str) -> tuple[int, int]:
     return (min(lows), max(highs) + 1) if lows else (0, 0)
 
 
-def _list_stage_windows(place: Place, measured: Measurements, spans: dict[str, tuple[int, int]]) -> Iterator[CutWindow]:
+def _list_stage_cuts(place: Place, measured: Measurements, spans: dict[str, tuple[int, int]]) -> Iterator[CutWindow]:
     """List the first window of the place's stage, or that in its step, and the second one as well."""
     if place.stage is None:
         return
@@ -88,7 +88,7 @@ def _find_hull(rows: Frame, source: str, count: int) -> tuple[int, int] | None:
     return int(rows["ts_ns"].min()), int((rows["ts_ns"] + np.maximum(rows["dur_ns"], 1)).max())
 
 
-def _list_step_windows(place: Place, steps: Frame, spans: dict[str, tuple[int, int]]) -> Iterator[CutWindow]:
+def _list_step_cuts(place: Place, steps: Frame, spans: dict[str, tuple[int, int]]) -> Iterator[CutWindow]:
     """List runs of consecutive steps around the place's step, the middle one if it names none."""
     steps = steps.filter(~steps.is_missing("step"))
     known = sorted({step for source in spans for step in steps.filter(steps.equals("source", source)).values("step")})
