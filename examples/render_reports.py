@@ -42,7 +42,7 @@ def rendered(names: Collection[str]) -> dict[str, bytes]:
             made[name] = tracekit.analyze(f"examples/{SAMPLES[name]}")
         else:
             base, opt = (f"examples/{path}" for path in COMPARED[name])
-            made[name] = tracekit.compare(base, opt)
+            made[name] = tracekit.compare(base, opt, timeline=True)
     for name, report in made.items():
         for suffix in FORMATS:
             text = tracekit.render(report, suffix)

@@ -40,6 +40,7 @@ SUBJECTS: Mapping[str, str] = {
     "time": "Time",
     "ranks": "Ranks and communication",
     "rl": "Rollout and training",
+    "engines": "Rollout engines",
     "ops": "Ops, kernels and copies",
     "memory": "Memory",
     "trust": "Data quality",

@@ -100,7 +100,7 @@ def test_pauses_cost_what_the_gpus_wait_and_what_other_ranks_wait_for_them(monke
     steps = SimpleNamespace(mean=lambda ns: ns / 2, step_ns=1000.0)
     stand_ins = {
         "find_host_pauses": {("a", "actor"): lost}, "count_gpu_steps": {("a", "actor"): steps}, "phrase_run": "",
-        "sum_waits_for_pauses": 60, "_select_pause_gaps": from_rows(("cause_ns",), []), "_locate_pauses": [],
+        "sum_waits_for_pauses": 60, "_select_pause_gaps": from_rows(("cause_ns",), []), "_locate_pauses": [], "_pick_pauses": (),
         "describe_host_pauses": ("nothing runs", "advice", ()), "_describe_pausing_steps": "",
     }  # fmt: skip
     for name, value in stand_ins.items():

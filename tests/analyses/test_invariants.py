@@ -80,17 +80,22 @@ def concluded(result):
     return replace(report, title="", identity=report.identity[1:-1], contents=())
 
 
+def undated(finding):
+    """The finding without the times of its places and instances."""
+    places = tuple(replace(place, start_ns=None, end_ns=None) for place in finding.places)
+    instances = tuple(replace(i, place=replace(i.place, start_ns=None, end_ns=None)) for i in finding.instances)
+    return replace(finding, places=places, instances=instances, parts=tuple(map(undated, finding.parts)))
+
+
 def timeless(result):
     """What is concluded without what says when, by whose clock: pictures, places in time, the clocks."""
     report = concluded(result)
     sections = []
     for part in report.sections:
-        found = tuple(
-            replace(f, places=tuple(replace(p, start_ns=None, end_ns=None) for p in f.places)) for f in part.findings
-        )
+        found = tuple(map(undated, part.findings))
         sheets = tuple(s for s in part.sheets if s.name != "clocks")
         sections.append(replace(part, findings=found, sheets=sheets, charts=()))
-    return replace(report, sections=tuple(sections), spans=())
+    return replace(report, sections=tuple(sections), spans=(), clocks=())
 
 
 NOT_ASKED = {
@@ -195,7 +200,7 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
     assert not split.duplicated(["device", "kind", "name"]).any()
 
 
-UNSCALED = {"ts_ns", "issue_ns", "peak_ts_ns", "work_end_ns"}
+UNSCALED = {"ts_ns", "issue_ns", "longest_ts_ns", "max_ts_ns", "median_ts_ns", "peak_ts_ns", "work_end_ns"}
 """Instants: these do not grow with durations."""
 
 ABSOLUTE = {"idle", "idle_blame", "idle_frames", "idle_gaps", "idle_histogram", "host_counts", "slots", "stage_edges"}

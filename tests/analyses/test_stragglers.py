@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from tracekit.job.frames import summarize_step_walls
 from tracekit.job.rank_groups import compute_medians_of_others, measure_own_work_of_ranks
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits, sum_waits_for_last_rank
 from tracekit.model.tables.frame import from_rows, sum_of
+from tracekit.pipeline.run import Options, analyze_uncached
 
 QUESTIONS = ("imbalance", "stragglers")
 
@@ -449,11 +451,21 @@ def test_the_chart_has_a_cell_a_rank_and_step(tmp_path):
 # What must not matter
 
 
-def told(measured):
+def on_one_clock(finding, ahead):
+    """The finding with the times of its instances on the clock of rank 0; `ahead` is by how much others are ahead."""
+    instances = []
+    for each in finding.instances:
+        late = ahead.get(each.place.rank, 0)
+        place = replace(each.place, start_ns=each.place.start_ns - late, end_ns=each.place.end_ns - late)
+        instances.append(replace(each, place=place))
+    return replace(finding, instances=tuple(instances))
+
+
+def told(measured, ahead=None):
     """All that is said of waits and own work, the clocks' offsets apart."""
     parts = [section(measured, name) for name in OWNER.values()]
     sheets = [[s for s in part.sheets if s.name != "clocks"] for part in parts]
-    return [(p.status, p.metrics, s, p.findings, p.caveats, p.verdicts, p.charts)
+    return [(p.status, p.metrics, s, [on_one_clock(f, ahead or {}) for f in p.findings], p.caveats, p.verdicts, p.charts)
             for p, s in zip(parts, sheets, strict=True)]  # fmt: skip
 
 
@@ -464,9 +476,20 @@ def test_shifting_a_clock_by_a_second_changes_nothing(tmp_path):
             base = BASE_NS + (10**9 if rank == 1 else 0)
             write(tmp_path / "moved" / name / f"rank{rank}.json", mine, rank=rank, world_size=3, base_ns=base)  # fmt: skip
         moved = measure_folder(tmp_path / "moved" / name)
-        assert told(still) == told(moved)
+        assert told(still) == told(moved, {1: 10**9})
         clocks = rows_of(section(moved), "clocks")
         assert [c["offset_ns"] for c in clocks] == [0, 10**9, 0]
+
+
+def test_the_report_has_the_offset_of_each_clock_and_the_steps_that_count(tmp_path):
+    for rank, mine in late_by([20] * 8).items():
+        base = BASE_NS + (10**9 if rank == 1 else 0)
+        write(tmp_path / f"rank{rank}.json", mine, rank=rank, world_size=3, base_ns=base)
+    report = analyze_uncached(tmp_path, Options(jobs=1, questions=("stragglers",))).report
+    assert [(clock.rank, clock.offset_ns) for clock in report.clocks] == [(0, 0), (1, 10**9), (2, 0)]
+    assert len({clock.group for clock in report.clocks}) == 1
+    ((numbers, left_out),) = [(steps.numbers, steps.left_out) for steps in report.counted_steps]
+    assert (numbers, left_out) == ((1, 2, 3, 4), ())
 
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path):

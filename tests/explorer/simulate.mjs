@@ -6,6 +6,7 @@ import { encodeRows, makeRandom, takeDifferences } from "./blocks.mjs";
 
 const FOLDER = new URL("../../tracekit/render/explorer/", import.meta.url);
 const US = 1_000;
+export const FASTER = 5_000 * US;
 const CAUSES = [
   ["host_sync", "synchronizing call", "The host was in a call that waits for the device."],
   ["host_op", "host op", "The host ran an op or a runtime call."],
@@ -21,8 +22,11 @@ const KERNELS = [
   ["Memcpy HtoD (Pinned -> Device)", 2],
 ];
 
-/** Simulates rows, encodes them and fills the template. `names` replaces names, to try hostile ones. */
-export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = "", saved = true } = {}) {
+/**
+ * Simulates rows, encodes them and fills the template. `hostile` is added to all names. A comparison has one rank a side;
+ * its second side spends `FASTER` ns less in gen, in every step.
+ */
+export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = "", saved = true, comparison = false } = {}) {
   const random = makeRandom(7);
   const names = [];
   const number = new Map();
@@ -60,12 +64,14 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
   };
   const rows = [];
   for (let rank = 0; rank < ranks; rank++) {
-    const slow = rank === Math.min(5, ranks - 1) ? 1.15 : 1;
-    rows.push({ kind: "device", rank, device: rank % 8, thread: null, host: `simulated-host-${Math.floor(rank / 8)}`, role: null, run: null, process: rank, lanes: [[0, 7], [1, 20], [2, 13]], late: rank === Math.min(5, ranks - 1) ? 5_000 * US : null, beyond: null });
+    const slow = rank === Math.min(5, ranks - 1) && !comparison ? 1.15 : 1;
+    const faster = comparison && rank === 1 ? FASTER : 0;
+    rows.push({ ...(comparison ? { side: rank } : {}), kind: "device", rank: comparison ? 0 : rank, device: rank % 8, thread: null, host: `simulated-host-${Math.floor(rank / 8)}`, role: null, run: null, process: rank, lanes: [[0, 7], [1, 20], [2, 13]], late: rank === Math.min(5, ranks - 1) ? 5_000 * US : null, beyond: null });
     const chunks = [];
     const host = [];
     for (let step = 0; step < steps; step++) {
-      const begin = step * perStep;
+      const long = perStep - faster;
+      const begin = step * long;
       const totals = [0, 0, 0];
       const sums = new Map();
       const boxes = [];
@@ -76,14 +82,15 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
       stageNames.forEach((stage, s) => {
         const occurrence = table.ranges.length;
         const room = (perStep - 2_000 * US) / stageNames.length;
-        table.ranges.push([rank, begin + 200 * US + s * room, Math.floor(room * 0.97), name(stage), 0, step + 1]);
-        if (s > 0) for (let m = 0; m < 2; m++) table.ranges.push([rank, begin + 200 * US + s * room + (m * room) / 2, Math.floor(room * 0.45), name(s === 3 ? "mini_batch" : "micro_batch"), 1, step + 1]);
-        t = Math.max(t, begin + 200 * US + s * room + 100 * US);
+        const first = begin + 200 * US + s * room - (s > 0 ? faster : 0);
+        table.ranges.push([rank, first, Math.floor(room * 0.97) - (s > 0 ? 0 : faster), name(stage), 0, step + 1]);
+        if (s > 0) for (let m = 0; m < 2; m++) table.ranges.push([rank, first + (m * room) / 2, Math.floor(room * 0.45), name(s === 3 ? "mini_batch" : "micro_batch"), 1, step + 1]);
+        t = Math.max(t, first + 100 * US);
         for (let k = 0; k < kernels / stageNames.length; k++) {
           const pick = s === 0 ? [0, 2][k % 2] : k % 17 === 0 ? 3 : k % 29 === 0 ? 4 : k % 3;
           const [text, kind] = KERNELS[pick];
           const length = Math.floor((pick === 3 ? 400 : 60 + 120 * random()) * US * (kind === 0 ? slow : 1) * (200 / kernels));
-          if (t + length > begin + perStep - 1_000 * US) break;
+          if (t + length > begin + long - 1_000 * US) break;
           const p = path(`forward (model.py:${10 + s})`, "aten::linear", "cudaLaunchKernel");
           boxes.push([t, length, kind, name(text) + 1, p + 1, name(stage) + 1, 20 * US + Math.floor(random() * 50 * US) + 1, 0, 0]);
           spread(rank, kind, t, length);
@@ -95,23 +102,23 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
           sum[7] += length;
           sums.set(key, sum);
           if (t > last) {
-            const long = t - last;
-            const cause = long > 900 * US ? 3 : k % 11 === 0 ? 0 : k % 5 === 0 ? 2 : 1;
+            const wait = t - last;
+            const cause = wait > 900 * US ? 3 : k % 11 === 0 ? 0 : k % 5 === 0 ? 2 : 1;
             const calls = cause === 3 ? -1 : path(`train (main.py:${s + 1})`, cause === 0 ? "cudaStreamSynchronize" : "aten::to");
-            const first = Math.floor(long / 3);
-            table.gaps.push([rank, last, long, before, name(text) + 1, 2]);
-            table.segments.push([first, cause, calls + 1], [long - first, (cause + 1) % 3, path(`train (main.py:${s + 1})`) + 1]);
-            idle += long;
+            const part = Math.floor(wait / 3);
+            table.gaps.push([rank, last, wait, before, name(text) + 1, 2]);
+            table.segments.push([part, cause, calls + 1], [wait - part, (cause + 1) % 3, path(`train (main.py:${s + 1})`) + 1]);
+            idle += wait;
             const bin = Math.floor(last / width);
             for (let b = bin; b <= Math.floor(t / width); b++) planes[(rank * 5 + 4) * bins + b] = (cause + 1) * width;
           }
           before = name(text) + 1;
           last = t + length;
           t = last + Math.floor((k % 11 === 0 ? 60 : 8) * US * random());
-          if (rank < 2) host.push([0, begin + (k * perStep) / kernels, 40 * US, path(`train (main.py:${s + 1})`, "aten::to") + 1]);
+          if (rank < 2) host.push([0, begin + Math.floor((k * long) / kernels), 40 * US, path(`train (main.py:${s + 1})`, "aten::to") + 1]);
         }
       });
-      table.steps.push([rank, step + 2, begin, perStep, step > 0 || steps === 1 ? 1 : 0, totals[0], totals[1], totals[2], 0, perStep - totals[0] - totals[1] - totals[2]]);
+      table.steps.push([rank, step + 2, begin, long, step > 0 || steps === 1 ? 1 : 0, totals[0], totals[1], totals[2], 0, long - totals[0] - totals[1] - totals[2]]);
       table.sums.push(...sums.values());
       const merged = ranks > 8 && rank > 8 ? mergeBoxes(boxes, 100 * US) : boxes;
       table.cells.push([rank, step + 1, boxes[0][0], last, merged === boxes ? 0 : 100 * US, merged.length, boxes.length]);
@@ -125,7 +132,7 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
       blocks[`curve${rank}`] = encodeRows(takeDifferences(curve, 0, false));
     }
   }
-  const pieces = Array.from({ length: 900 }, (_, i) => [i * 20 * US, Math.floor((i % 7 ? 4_000 : 90_000) * US * random()) + 1, Math.floor(2 ** 20 * (1 + 30 * random())), i < 9 ? 0 : path(`train (main.py:${i % 4})`, `forward (model.py:${i % 13})`, "aten::empty") + 1, i < 9 ? 1 : 0]);
+  const pieces = Array.from({ length: 900 }, (_, i) => [i * 20 * US, Math.floor((i % 7 ? 4_000 : 90_000) * US * random()) + 1, Math.floor(2 ** 20 * (1 + 30 * random())), i < 9 ? 0 : path(`train (main.py:${i % 4})`, `forward (model.py:${i % 13})`, "aten::empty") + 1, i < 9 ? 1 : 0, i % 50 ? 0 : 3]);
   blocks.mem0 = encodeRows(takeDifferences(pieces, 0, false));
   blocks.steps = encodeRows(takeDifferences(table.steps, 2));
   blocks.ranges = encodeRows(takeDifferences(table.ranges, 1));
@@ -163,11 +170,33 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
     skipped: [],
     floor: 0,
     dropped_gaps: [0, 0],
-    memories: [{ file: "snapshot.pickle", rank: 0, span: 900 * 20 * US, t0: null, peak: 0, peak_t: 0, pieces: pieces.length }],
-    counted: steps > 1 ? Array.from({ length: steps - 1 }, (_, i) => i + 2) : null,
+    memories: [{ file: "snapshot.pickle", rank: 0, span: 900 * 20 * US, t0: null, peak: 0, peak_t: 0, pieces: pieces.length + 54, timed: true, floor: 512, merged: 72, hidden: 5 }],
+    ...(comparison ? { findings: [], plan: null, memories: [], comparison: describeChange(hostile, perStep) } : {}),
+    counted: steps > 1 && !comparison ? Array.from({ length: steps - 1 }, (_, i) => i + 2) : null,
     host_floor: 0,
   };
   return fillTemplate(head, blocks, names);
+}
+
+/** The change of a simulated comparison, by hand: gen takes less time by `FASTER`, of which two kernels and idle time. */
+function describeChange(hostile, perStep) {
+  const part = (stage, path, base, difference) => ({ stage: stage && stage + hostile, path: path.map((text) => text + hostile), base, opt: base + difference, difference, low: difference - 1_000 * US, high: difference + 1_000 * US });
+  return {
+    sides: ["before", "after"].map((text) => text + hostile),
+    parts: [
+      part("gen", ["aten::linear", KERNELS[1][0]], 8_000 * US, -4_000 * US),
+      part("gen", ["aten::add", KERNELS[0][0]], 500 * US, 1_000 * US),
+      part("gen", ["idle: host op"], 3_000 * US, -2_000 * US),
+      part("update_actor", ["aten::linear", KERNELS[1][0]], 9_000 * US, 250 * US),
+      part("", ["wait at step end"], perStep - 20_500 * US, -250 * US),
+    ],
+    stages: [
+      { title: "step", base: perStep, opt: perStep - FASTER, difference: -FASTER, ratio: 1.09, low: 1.05, high: 1.13, word: "improvement" },
+      { title: `gen${hostile}`, base: 14_500 * US, opt: 9_500 * US, difference: -FASTER, ratio: 1.53, low: 1.4, high: 1.6, word: "improvement" },
+    ],
+    sheets: [{ section: "Other metrics", title: `Counts${hostile}`, columns: [["metric", 0], ["before", 1]], rows: [[`launches${hostile}`, "300"]], note: "A note." }],
+    outcomes: [["step_time>3%", "step_time", "pass"], [`exposed_comm>1%${hostile}`, "exposed_comm", "fail"]],
+  };
 }
 
 /** Joins all boxes shorter than `tau` into one box per 20, the way the page's data does when it is too large. */
@@ -200,11 +229,14 @@ function fillTemplate(head, blocks) {
     kernels: "<tr><td>kernel</td><td>compute</td><td class=n>1</td><td class=n>1 ms</td><td class=n>1 %</td></tr>",
     skipped_title: "1 question could not be answered from this recording",
     skipped: "<li>a simulated reason</li>",
+    basis: "<p>4 runs a side</p>",
+    notes: "<li>a simulated caveat</li>",
+    parts: "<tr><td>gen</td><td>gemm</td><td>8 ms</td><td>4 ms</td><td>−4 ms</td></tr>",
     tables: "<details><summary>All tables</summary></details>",
     head: JSON.stringify(head).replaceAll("<", "\\u003c"),
     blocks: Object.entries(blocks).map(([id, bytes]) => `<script type="application/octet-stream" id="b-${id}">${deflateRawSync(bytes).toString("base64")}</script>`).join("\n"),
   };
-  return read("page.html").replace(/\{\{(\w+)\}\}/g, (_, key) => values[key]);
+  return read(head.comparison ? "comparison.html" : "page.html").replace(/\{\{(\w+)\}\}/g, (_, key) => values[key]);
 }
 
 if (process.argv[1] === new URL(import.meta.url).pathname) {

@@ -19,6 +19,7 @@ from nsys_programs import copies, install, put_export, put_report
 import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.discover import Sniffed
+from tracekit.model import report as nouns
 from tracekit.model.inputs.note_codes import Data, Reason
 from tracekit.model.report import Finding, LazySequence, Metric, Place, Report, Section, Sheet
 from tracekit.pipeline import report_cache
@@ -592,7 +593,7 @@ def test_a_number_that_is_none_comes_out_as_it_was():
     )
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])
+@pytest.mark.parametrize("value", [object(), {1, 2}, bytearray(b"bytes")])
 def test_what_is_nothing_of_a_report_is_not_packed(value):
     with pytest.raises(TypeError):
         report_cache.serialize_report(Report(value, ""), None)
@@ -606,3 +607,8 @@ def test_what_a_look_told_comes_out_of_its_record_as_it_was():
         FileRecord("digest", Sniffed(None, "torch", reason, certain=True), (1, 2, 3, 4, 5), "ends"),
     ):
         assert FileRecord.of_json(record.as_json()) == record
+
+
+def test_every_dataclass_of_a_report_can_be_kept():
+    defined = {name for name, kind in vars(nouns).items() if is_dataclass(kind) and kind.__module__ == nouns.__name__}
+    assert defined <= set(report_cache._KINDS)

@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 from tracekit.model.report import (
     SEVERITIES,
     Chart,
+    ClockOffset,
     Finding,
     Heading,
+    Instance,
     Metric,
     Place,
     Remark,
     Report,
     Section,
     Sheet,
+    StepNumbers,
     Verdict,
 )
 from tracekit.render.charts.kinds import KINDS
@@ -88,6 +91,7 @@ places = st.builds(
     maybe(ints),
     maybe(ints),
 )
+instances = st.builds(Instance, st.sampled_from(("worst", "median")), places, ints, st.sampled_from(("ns", "bytes")))
 bare_findings = st.builds(
     Finding,
     texts,
@@ -100,6 +104,7 @@ bare_findings = st.builds(
     maybe(floats),
     tuples(texts, 2),
     st.booleans(),
+    instances=tuples(instances, 2),
 )
 findings = st.builds(lambda finding, parts: replace(finding, parts=parts), bare_findings, tuples(bare_findings, 2))
 
@@ -172,4 +177,6 @@ reports = st.builds(
     tuples(texts),
     maybe(sheets()),
     tuples(st.tuples(texts, texts), 2),
+    clocks=tuples(st.builds(ClockOffset, maybe(texts), maybe(texts), maybe(ints), maybe(ints), ints, ints, ints), 2),
+    counted_steps=tuples(st.builds(StepNumbers, maybe(texts), tuples(ints), tuples(ints)), 2),
 )

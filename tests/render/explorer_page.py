@@ -14,19 +14,19 @@ from types import SimpleNamespace
 
 import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
-from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.trace import Want
 from tracekit.pipeline.measure_source import read_source
 from tracekit.pipeline.replaying import replay_measured
 from tracekit.pipeline.run import Options, discover_sources, judge, measure
 from tracekit.process.page_blocks.build import build_page_blocks
-from tracekit.render import explorer
-from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.render.explorer.page import write_explorer_page
+from tracekit.render.explorer.template import read_page_assets
 from tracekit.replay.ledger import list_path_pieces
 from tracekit.replay.process_graph import READS
 
-CAUSE_ROWS = [(key, *CAUSE_TITLES[key]) for key in CAUSES]
-SUFFIXES = (".json", ".json.gz", ".sqlite")
+CAUSE_ROWS = PAGE_CAUSES
+SUFFIXES = (".json", ".json.gz", ".sqlite", ".pickle")
 
 
 def list_traces(directory):
@@ -41,16 +41,9 @@ def list_traces(directory):
 
 
 def build_blocks(trace):
-    """Build the data of one process as a worker would."""
+    """Build the data of one process, or of one memory snapshot, as a worker would."""
     devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
     return build_page_blocks(trace, devices)
-
-
-def read_assets():
-    """Read the files of the page; an empty text for those that were not built yet."""
-    folder = Path(explorer.__file__).parent
-    texts = (folder / name for name in ("page.html", "page.css", "page.js"))
-    return PageAssets(*(path.read_text(encoding="utf-8") if path.exists() else "" for path in texts))
 
 
 def analyze_directory(directory):
@@ -61,9 +54,10 @@ def analyze_directory(directory):
 
     def read():
         for source in discovery.sources:
-            if source.tool not in ("torch", "nsys"):
+            if source.tool not in ("torch", "nsys", "torch_memory"):
                 continue
-            for trace in read_source(source, lambda _: None, Want(tables=READS, python=True, modules=True)):
+            tables = None if source.tool == "torch_memory" else READS
+            for trace in read_source(source, lambda _: None, Want(tables=tables, python=True, modules=True)):
                 label = labels.get((trace.source.name, trace.source.pid, trace.source.rank))
                 if label is not None:
                     yield replace(trace, source=label)
@@ -86,12 +80,12 @@ def main(directory, out, megabytes="3"):
     report, traces, critical = analyze_directory(directory)
     processes, worker = [], []
     for trace in traces:
-        devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
+        trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
         begin = time.process_time()
-        processes.append(build_page_blocks(trace, devices))
+        processes.append(build_blocks(trace))
         worker.append(time.process_time() - begin)
     begin = time.process_time()
-    page = write_explorer_page(report, processes, read_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6), critical)
+    page = write_explorer_page(report, processes, read_page_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6), critical)
     parent = time.process_time() - begin
     Path(out).write_text(page.text, encoding="utf-8")
     worker.sort()

@@ -305,7 +305,7 @@ def test_the_first_screen_says_what_to_be_careful_of(form):
     page = render(build_comparison_report(comparison(GEN, ACTOR, warnings=warnings)), form)
     assert "No findings" not in page
     assert "No rule found" not in page
-    first = page.split("<details")[0] if form == "md" else page.split('id="overview"')[0]
+    first = page.split({"md": "<details", "html": '<section id="strip"'}.get(form, "\0"))[0]
     assert [f"warning {at}" in first for at in range(8)] == [True] * 6 + [False] * 2
     assert "could have detected a change of ≥ 3.1 %" in first
     assert "…" not in first.split("Note:")[0].split("<body>")[-1]

@@ -23,7 +23,8 @@ from sample_report import HOSTILE, sample_report
 import tracekit
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.model.intervals import measure_coverage, merge_intervals
-from tracekit.model.report import Finding, Heading, Place, Report, Section, Sheet
+from tracekit.model.report import Finding, Heading, Instance, Place, Report, Section, Sheet
+from tracekit.model.tables.slots import CAUSES
 from tracekit.process.calls.launches import find_launches
 from tracekit.process.device.placement import place_device_ops
 from tracekit.process.idle_time.attribution import attribute_idle_time
@@ -31,8 +32,9 @@ from tracekit.process.idle_time.tables import sum_idle_time_by_window
 from tracekit.process.steps.windows import find_steps_and_stages
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.cells import LEVEL_LIMITS_NS, list_row_cells, merge_row_kernels
-from tracekit.render.explorer.page import PageAssets, write_explorer_page
+from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.processes import arrange_rows
+from tracekit.render.explorer.template import PageAssets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROFILE = EXAMPLES / "simulated_gpu" / "outputs" / "profile"
@@ -129,7 +131,7 @@ def test_the_segments_of_gaps_have_the_causes_of_the_analysis(page, traces):
     for row, trace in enumerate(traces):
         for idle in trace.derived(make_idle_time_measurement()):
             of_row = segments[:, gaps[0][of_gap] == row]
-            for cause, (key, _, _) in enumerate(CAUSE_ROWS):
+            for cause, key in enumerate(CAUSES):
                 assert of_row[0][of_row[1] == cause].sum() == idle.causes[key].total
 
 
@@ -213,7 +215,7 @@ def test_bins_are_the_time_of_the_row_within_rounding(page, traces):
         covered = measure_coverage(comm, edges[:-1], edges[1:])
         assert np.abs(planes[row, 3] * width / 255 - covered).max() <= 0.5 * width / 255
         (idle,) = trace.derived(make_idle_time_measurement())
-        causes = np.stack([measure_coverage(idle.causes[key], edges[:-1], edges[1:]) for key, _, _ in CAUSE_ROWS])
+        causes = np.stack([measure_coverage(idle.causes[key], edges[:-1], edges[1:]) for key in CAUSES])
         assert (planes[row, 4] == np.where(causes.any(0), causes.argmax(0) + 1, 0)).all()
 
 
@@ -383,56 +385,49 @@ def test_the_longest_and_the_median_step_of_the_latest_rank_are_exact_first(many
 # Findings
 
 
-def find_pins(traces, *places, counted=None):
-    steps = Sheet(
-        "steps", "", (Heading("step", ""), Heading("left_out", "")), tuple((step, None) for step in counted or ())
-    )
-    finding = Finding("x", "high", "claim", "advice", places=places)
-    sections = (Section("steps", "", sheets=(steps,) if counted else (), findings=(finding,)),)
-    page = written(traces, replace(EMPTY, sections=sections))
+def find_pins(traces, *instances, places=()):
+    finding = Finding("x", "high", "claim", "advice", places=places, instances=instances)
+    page = written(traces, replace(EMPTY, sections=(Section("s", "", findings=(finding,)),)))
     t0 = int(page.head["t0"])
     return [(pin["name"], pin["row"], pin["t0"] + t0, pin["t1"] + t0) for pin in page.head["findings"][0]["pins"]]
 
 
 @pytest.fixture
 def stages(tmp_path):
-    """Three steps of 100 µs with a stage of 10, 30 and 20 µs, each with a copy half as long."""
-    rows = []
-    for number, length in ((1, 10), (2, 30), (3, 20)):
-        begin = 100 * number
-        rows += [chrome.step(number, begin, 100), chrome.annotation("gen", begin + 10, length)]
-        rows += [chrome.launch(begin + 11, number), chrome.memcpy("Memcpy HtoD", begin + 12, length // 2, 8, number)]
-    return [tracekit.load(chrome.write(tmp_path / "rank0.json", rows, rank=0))]
+    """Ranks 0 and 1, each with a step of 100 µs."""
+    traces = []
+    for rank in (0, 1):
+        rows = [chrome.step(1, 0, 100), chrome.launch(1, 1), chrome.memcpy("Memcpy HtoD", 2, 5, 8, 1)]
+        traces.append(tracekit.load(chrome.write(tmp_path / f"rank{rank}.json", rows, rank=rank)))
+    return traces
 
 
 def at(start, length):
     return chrome.BASE_NS + start * 1_000, chrome.BASE_NS + (start + length) * 1_000
 
 
-def test_a_recorded_interval_is_pinned_as_it_is(stages):
-    start_ns, end_ns = at(120, 7)
-    place = Place(rank=0, stage="gen", start_ns=start_ns, end_ns=end_ns)
-    assert find_pins(stages, Place(stage="gen"), place) == [("worst", 0, start_ns, end_ns)]
-    assert find_pins(stages, Place(rank=3, start_ns=start_ns, end_ns=end_ns)) == []
+def instance(which, start, length, **place):
+    start_ns, end_ns = at(start, length)
+    return Instance(which, Place(**place, start_ns=start_ns, end_ns=end_ns), 1)
 
 
-def test_the_longest_and_the_median_occurrence_of_a_stage_are_pinned(stages):
-    pins = find_pins(stages, Place(stage="gen"))
-    assert pins == [("worst", 0, *at(210, 30)), ("median", 0, *at(310, 20))]
-    assert find_pins(stages, Place(stage="gen", step=3)) == [("worst", 0, *at(310, 20))]
-    assert find_pins(stages, Place(stage="gen"), counted=[1, 3]) == [("worst", 0, *at(310, 20))]
+def test_the_worst_and_the_median_instance_are_pinned_on_the_rows_of_their_ranks(stages):
+    pins = find_pins(stages, instance("worst", 20, 30, rank=1), instance("median", 40, 7, rank=0))
+    assert pins == [("worst", 1, *at(20, 30)), ("median", 0, *at(40, 7))]
 
 
-def test_the_longest_kernel_of_a_name_is_pinned_before_the_stage(stages):
-    pins = find_pins(stages, Place(stage="gen", name="HtoD"))
-    assert pins[0] == ("worst", 0, *at(212, 15))
-    assert find_pins(stages, Place(stage="gen", name="unknown op"))[0] == ("worst", 0, *at(210, 30))
-
-
-def test_the_longest_step_of_a_rank_is_pinned_and_nothing_for_a_place_without_any(stages):
-    assert find_pins(stages, Place(rank=0, step=2)) == [("worst", 0, *at(200, 100))]
-    assert find_pins(stages, Place()) == []
+def test_an_instance_of_a_process_that_the_page_has_no_row_of_is_not_pinned(stages):
+    assert find_pins(stages, instance("worst", 20, 30, rank=3)) == []
+    assert find_pins(stages, instance("worst", 20, 30, source="snapshot.pickle")) == []
     assert find_pins(stages) == []
+
+
+def test_places_with_times_are_pinned_where_a_finding_has_no_instance(stages):
+    start_ns, end_ns = at(20, 7)
+    places = (Place(stage="gen"), Place(rank=0, start_ns=start_ns, end_ns=end_ns), Place(rank=1, start_ns=start_ns))
+    expected = [("interval", 0, start_ns, end_ns), ("interval", 1, start_ns, start_ns + 1)]
+    assert find_pins(stages, places=places) == expected
+    assert find_pins(stages, instance("worst", 1, 2, rank=0), places=places) == [("worst", 0, *at(1, 2))]
 
 
 # Overlays

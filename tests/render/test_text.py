@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from sample_report import HOSTILE
 
-from tracekit.model.report import Finding, Heading, Metric, Report, RunReplay, Saving, Section, Sheet
+from tracekit.model.report import Finding, Heading, Instance, Metric, Place, Report, RunReplay, Saving, Section, Sheet
 from tracekit.render import phrases, render, text
 from tracekit.render.grid import make_grid
 
@@ -95,6 +95,22 @@ def test_a_grave_finding_without_a_time_is_on_the_first_screen(sample):
 
 def test_findings_not_shown_are_counted(sample):
     assert "… 5 more in the sections" in render(sample, "text", top=1)
+
+
+def test_the_worst_instance_is_shown_in_full_output_alone():
+    """It begins 2 ms into the run and takes 3 ms, 1.5 ms of it idle; a rank stands for its file."""
+    start_ns = 10**18
+    place = Place(
+        source="rank5.json", rank=5, step=3, start_ns=start_ns + 2_000_000, end_ns=start_ns + 5_000_000, run="r"
+    )
+    instances = (Instance("worst", place, 1_500_000), Instance("median", place, 1))
+    finding = Finding("host-silence", "high", "claim", "advice", cost_ns=1, instances=instances)
+    report = Report(
+        "t", "0", sections=(Section("s", "S", findings=(finding,)),), spans=(("r", start_ns, start_ns + 10**9),)
+    )
+    line = "       worst: 1.50 ms, rank 5 · step 3 · at +0.002000 s for 3.00 ms"
+    assert line in render(report, "text", width=100, verbose=True).splitlines()
+    assert "worst" not in render(report, "text", width=100)
 
 
 def test_sections_without_an_answer_are_named_with_their_reason(sample):

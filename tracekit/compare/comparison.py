@@ -8,6 +8,7 @@ from typing import Literal
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.display import Displayed, import_display
+from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
 from tracekit.model.system.lazy_pandas import pd
@@ -109,6 +110,41 @@ class VerdictOutlook:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthChange:
+    """One stage of two logs (None: the step), times in ns: raw change, per token, and at equal length with its interval.
+
+    Changes are shares: 0.05 is 5 % longer.
+    """
+
+    stage: str | None
+    base: float
+    opt: float
+    raw: float
+    per_token: float
+    change: float
+    low: float
+    high: float
+    word: Word
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthComparison:
+    """Two logs at equal length, the step first.
+
+    `overlap` is the intersection of the ranges of tokens per step over their union. `at` is the number of tokens at which
+    both are compared. `differences` forbid a verdict.
+    """
+
+    changes: tuple[LengthChange, ...]
+    overlap: float
+    base_tokens: float
+    opt_tokens: float
+    at: float
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProfilerOverhead:
     """Profiler overhead of a side: mean step with and without profiler, in ns, and their ratio."""
 
@@ -166,7 +202,10 @@ class Comparison(Displayed):
     untested_passes: bool = False
     origin: Attribution | None = None
     memory: MemoryChange | None = None
+    lengths: LengthComparison | None = None
     schema: str = SCHEMA
+    timeline: Timeline | None = None
+    """Data of both sides for the page only; JSON does not have it."""
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:

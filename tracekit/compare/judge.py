@@ -17,7 +17,15 @@ from tracekit.compare.changes import (
     judge_headline_step,
     list_unequal_step_work,
 )
-from tracekit.compare.comparison import Change, Comparison, Difference, ExcludedStep, StepValue, VerdictOutlook
+from tracekit.compare.comparison import (
+    Change,
+    Comparison,
+    Difference,
+    ExcludedStep,
+    LengthComparison,
+    StepValue,
+    VerdictOutlook,
+)
 from tracekit.compare.differences import (
     describe_session_order,
     has_blocking_difference,
@@ -25,6 +33,7 @@ from tracekit.compare.differences import (
     list_confounder_warnings,
     list_side_differences,
 )
+from tracekit.compare.equal_length import compare_lengths, describe_lengths, lacks_common_length
 from tracekit.compare.gates.outcomes import apply_gate_rules
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel
 from tracekit.compare.noise import check_noise_fits
@@ -105,9 +114,12 @@ def _compare_step_sides(
     base: ComparedSide, opt: ComparedSide, key: Key, memory: MemoryChange | None, choices: ComparisonChoices
 ) -> Comparison:
     """Compare two sides that both have steps, or the unit `key` in their place."""
-    unlike = list_side_differences(base, opt)
+    unlike = tuple(list_side_differences(base, opt))
+    lengths = _compare_side_lengths(base, opt, choices)
+    if lengths is not None:
+        unlike = (*unlike, *lengths.differences)
     blocked = has_blocking_difference(unlike) and not choices.force
-    unequal = has_uneven_work(unlike) and not choices.force
+    unequal = (has_uneven_work(unlike) or lacks_common_length(lengths)) and not choices.force
     choices, choice_notes = _drop_unusable_choices(choices, base, opt)
     metrics = tuple(_withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked, uneven=unequal))
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
@@ -123,6 +135,7 @@ def _compare_step_sides(
             effect = judgement.effect or choices.min_effect
             needed = recommend_recording(ratio, judgement, effect, treat_steps_as_runs=choices.assume_independent_steps)
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
+    warnings[:0] = describe_lengths(lengths)
     warnings += choice_notes
     if not blocked and not unequal:
         warnings += _describe_without_odd_run(base, opt, key, choices)
@@ -152,7 +165,15 @@ def _compare_step_sides(
         inconclusive_fails=choices.gate.inconclusive_fails,
         untested_passes=choices.gate.untested_passes,
         memory=memory,
+        lengths=lengths,
     )
+
+
+def _compare_side_lengths(base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices) -> LengthComparison | None:
+    """Compare the logs of two sides at equal length, if each has one."""
+    if len(base.logs) != 1 or len(opt.logs) != 1:
+        return None
+    return compare_lengths(base.logs[0], opt.logs[0], level=choices.level, min_effect=choices.min_effect)
 
 
 def _describe_without_odd_run(

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from itertools import chain
 from typing import Any
 
+from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.start_up import find_run_start_ups
@@ -52,6 +53,8 @@ class ComparedSide:
     """Digests of the files of each run and of each log, by run; unknown ones are missing."""
     spans: tuple[RunSpan, ...] = ()
     """When each run ran; runs of unknown time are missing."""
+    logs: tuple[LoggedSteps, ...] = ()
+    """Drivers' logs of its runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.compare.comparison import ProfilerOverhead
+from tracekit.compare.equal_length import equalize_logs
 from tracekit.compare.sides import (
     ComparedSide,
     average_runs,
@@ -27,6 +28,7 @@ from tracekit.compare.sides import (
 )
 from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.frames import divide_or_none
+from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
@@ -56,17 +58,21 @@ _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JS
 class StepLog:
     """One logged run: `recorded` has values by step (`metric_samples.COLUMNS`), `profiled` the profiled steps.
 
-    `content` is the digest of the log, None if unknown.
+    `content` is the digest of the log, None if unknown. `logged` has all its values, if it is a driver's. The times of an equalized
+    log are those at the length at which both sides are compared.
     """
 
     recorded: Frame
     profiled: frozenset[int] = frozenset()
     content: str | None = None
+    logged: LoggedSteps | None = None
+    is_equalized: bool = False
 
 
 def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[StepLog, ...]:
     """List the logs at `path`, one per run; raises `TracekitError` if they time no step."""
     logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
+    by_run = {steps.log.run: steps for steps in list_logged_steps(measured)} if measured.has("run_log") else {}
     step_logs = []
     for run, log in logs_by_run.items():
         if not log.step_ns:
@@ -75,7 +81,7 @@ def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[St
         logged = measured.frame("logged")
         profiled = _find_profiled_steps(logged.filter(logged.equals("source", log.source)))
         content = _find_log_digest(measured, log.source)
-        step_logs.append(StepLog(_convert_driver_log(name, log), profiled, content))
+        step_logs.append(StepLog(_convert_driver_log(name, log), profiled, content, by_run.get(run)))
     if not step_logs:
         raise TracekitError(f"{make_displayable(str(path))}: contains no step times", _HINT)
     return tuple(step_logs)
@@ -226,6 +232,7 @@ def add_step_logs(
     Raises `TracekitError` if no step of a side's logs is left. The first step of a log, which includes start-up,
     and profiled steps are excluded; `drop_first` sets the number of first steps.
     """
+    base_logs, opt_logs = equalize_logs(base_logs, opt_logs)
     before, after = (_build_logged_side(base_logs, drop_first), _build_logged_side(opt_logs, drop_first))
     profiled = _collect_metric_stages(base.samples, STAGE_TIME) | _collect_metric_stages(opt.samples, STAGE_TIME)
     stages = set()
@@ -277,6 +284,7 @@ def _add_logged_metrics(
         left_out_of_logs=logged.left_out.steps,
         notes=(*side.notes, *describe_run_copies(side.name, logged.copies)),
         log_contents=_collect_log_digests(logged.runs),
+        logs=tuple(log.logged for log in logged.runs.values() if log.logged is not None),
     )
 
 
@@ -319,9 +327,19 @@ def _list_excluded_log_steps(logged: Mapping[str, StepLog], first: int | None) -
         count = min(1, len(steps) - 1) if first is None else first
         for step in steps[:count]:
             yield DroppedStep(run, step, None, reason)
+        steady = _list_steady_steps(log)
         for step in steps[count:]:
             if step in log.profiled:
                 yield DroppedStep(run, step, None, "logged while a profiler ran")
+            elif steady and step not in steady:
+                yield DroppedStep(run, step, None, "warm-up, validation or checkpoint")
+
+
+def _list_steady_steps(log: StepLog) -> frozenset[int]:
+    """List the steady steps of a log that was converted to equal length; empty for any other."""
+    if log.logged is None or not log.is_equalized:
+        return frozenset()
+    return frozenset(log.logged.log.step[log.logged.counted.steady].tolist())
 
 
 def measure_profiler_overheads(base: ComparedSide, opt: ComparedSide) -> tuple[ProfilerOverhead, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from tracekit.model.display import Displayed, import_display
 from tracekit.model.errors import make_unknown_name_error
+from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.records import dataclass
 from tracekit.model.system.lazy_pandas import pd
 
@@ -59,7 +60,11 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to look; None means everywhere, or unknown."""
+    """Where to look; None means everywhere, or unknown.
+
+    `start_ns` and `end_ns` are instants of the recording's own clock, as in its tables: ns since the Unix epoch where the
+    recording knows the date. Subtract the offset in `Report.clocks` to compare ranks.
+    """
 
     source: str | None = None
     role: str | None = None
@@ -71,6 +76,20 @@ class Place:
     start_ns: int | None = None
     end_ns: int | None = None
     run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One interval of the recording that shows a finding: its worst instance, or the median one.
+
+    `cost` is the time (or memory, see `unit`) that the rule counts in this interval, and orders the instances. `place` has
+    both instants.
+    """
+
+    which: Literal["worst", "median"]
+    place: Place
+    cost: int
+    unit: Literal["ns", "bytes"] = "ns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +150,8 @@ class Finding(Displayed):
     describe what the fix does to the run, as `tracekit whatif --change` reads them; `saving` is the step that the replay
     predicts with them. Both are missing where the rule names no change or the run cannot be replayed. `rank` is the place in
     the report, from 1. `is_catch_all` marks a finding that names no cause; it ranks last. If one finding covers several stages, `parts` lists them, largest
-    first; their costs add up to its own.
+    first; their costs add up to its own. `instances` are the worst and the median interval that the rule judged, the worst
+    first; a finding about the recording itself has none.
     """
 
     rule: str
@@ -148,6 +168,7 @@ class Finding(Displayed):
     changes: tuple[str, ...] = ()
     saving: Saving | None = None
     rank: int | None = None
+    instances: tuple[Instance, ...] = ()
 
     @property
     def importance(self) -> tuple[bool, bool, int, int, str, str]:
@@ -296,6 +317,9 @@ class Section(Displayed):
     charts: tuple[Chart, ...] = ()
 
 
+NOT_IN_JSON = frozenset(("timeline",))
+"""Fields of a report that JSON does not have."""
+
 MADE_LATER = ("metrics", "sheets", "caveats", "charts")
 """Fields of a section that the first screen does not show; they may be lazy sequences."""
 
@@ -328,6 +352,34 @@ class Recording:
     data: tuple[tuple[str, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """The clock of one process: subtract `offset_ns` from its times to compare them with those of processes of the same `group`.
+
+    The offset is 0 where the clocks agree within `uncertainty_ns`, and where processes share a host.
+    """
+
+    run: str | None
+    role: str | None
+    replica: int | None
+    rank: int | None
+    offset_ns: int
+    uncertainty_ns: int
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """Numbers of the steps of one run on which means and findings are based: without warm-up and incomplete steps.
+
+    `left_out` lists the numbers of the other recorded steps. Steps without a number are in neither.
+    """
+
+    run: str | None
+    numbers: tuple[int, ...]
+    left_out: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Displayed):
     """All conclusions about a set of sources.
@@ -338,7 +390,8 @@ class Report(Displayed):
     sentence if numbers alone do not answer, `basis` its evidence, and `cautions` lists caveats, most severe first.
     `contents` pairs runs with the content digests of their files. `spans` are the first and last instant of each run
     in ns since the Unix epoch, without runs of another clock. `files` counts files by state: `read`, `refused`,
-    `unreadable` and `duplicate`. `replays` has the predictions of each replayed run.
+    `unreadable` and `duplicate`. `replays` has the predictions of each replayed run. `clocks` are the offsets between ranks,
+    as far as collectives determine them, and `counted_steps` the steps that count.
     """
 
     title: str
@@ -359,7 +412,11 @@ class Report(Displayed):
     files: tuple[tuple[str, int], ...] = ()
     recordings: tuple[Recording, ...] = ()
     replays: tuple[RunReplay, ...] = ()
+    clocks: tuple[ClockOffset, ...] = ()
+    counted_steps: tuple[StepNumbers, ...] = ()
     schema: str = SCHEMA
+    timeline: Timeline | None = None
+    """For the page only."""
 
     @property
     def asks_rules(self) -> bool:

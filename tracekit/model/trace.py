@@ -17,6 +17,7 @@ from tracekit.model.display import NamedFrames, import_display
 from tracekit.model.errors import make_unknown_name_error
 from tracekit.model.inputs.facts import Facts
 from tracekit.model.inputs.graph_columns import GraphColumns
+from tracekit.model.inputs.page_blocks import PackedPage
 from tracekit.model.inputs.sources import (
     Account,
     Failure,
@@ -47,6 +48,7 @@ __all__ = [
     "Measurements",
     "Note",
     "NoteSeverity",
+    "PackedPage",
     "ReportedCapture",
     "Source",
     "SparseColumn",
@@ -278,7 +280,7 @@ class Measurements(NamedFrames):
     no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.failed_questions`). `check` contains
     the measurements of a second tool of the same steps, which are compared and never added. `recorded` contains the
     measurements of all steps, if some steps are excluded here. `graphs` are the dependency graphs of the sources, where
-    they were asked for and built.
+    they were asked for and built, and `pages` the data of the explorer page.
     """
 
     arrays: Mapping[str, Columns]
@@ -290,6 +292,7 @@ class Measurements(NamedFrames):
     faults: tuple[Fault, ...] = ()
     recorded: Measurements | None = None
     graphs: tuple[GraphColumns, ...] = ()
+    pages: tuple[PackedPage, ...] = ()
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frames: dict[str, pd.DataFrame] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
     _looks: list[set[str]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -338,6 +341,7 @@ class Measurements(NamedFrames):
             self.faults,
             self.recorded,
             self.graphs,
+            self.pages,
         )
         return Measurements, (dict(self.arrays), *fields)
 

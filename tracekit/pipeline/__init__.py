@@ -39,6 +39,7 @@ def analyze(  # noqa: PLR0913 - one per option
     skip: str | Sequence[str] = (),
     question_files: str | Sequence[str] = (),
     cache: bool = True,
+    timeline: bool = False,
 ) -> Report:
     """Analyze a profile directory, a file, a glob, or several paths.
 
@@ -52,7 +53,8 @@ def analyze(  # noqa: PLR0913 - one per option
     The engine "ray" reads each file on the Ray node that has it. It connects to `ray_address`, to RAY_ADDRESS
     if that is not given, or to a cluster that it starts here; each node expands the patterns `on_every_node` itself.
     With `cache`, measurements of each file are cached and reused while the file is unchanged; False neither reads nor
-    writes the cache. Raises `TracekitError` if it finds nothing or cannot read any source.
+    writes the cache. With `timeline`, the report contains the timeline that its page shows (`tracekit.render(report, "html")`).
+    Raises `TracekitError` if it finds nothing or cannot read any source.
     """
     chosen = {
         "ranks": ranks,
@@ -70,6 +72,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "skip": skip,
         "question_files": question_files,
         "cache": cache,
+        "timeline": timeline,
     }
     return report_cache.analyze_cached(path, parse_options(chosen)).report
 
@@ -129,13 +132,15 @@ def compare(  # noqa: PLR0913 - one per option
     work: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
     sample: int | None = None,
     cache: bool = True,
+    timeline: bool = False,
 ) -> Comparison:
     """Compare `base` with `opt`, each one or several profiles, saved measurements or reports.
 
     `min_effect` (the smallest relative change that matters) and `level` are fractions. `work` is the amount of work
     per step on each side: ({"tokens": 4096}, {"tokens": 8192}). The other arguments match the options of
     `tracekit compare`. `Comparison.memory` compares the memory snapshots of both sides, even without any step.
-    `tracekit.render(comparison)` renders the result. Raises `TracekitError` if a side cannot be read, or if a side
+    `tracekit.render(comparison)` renders the result; with `timeline`, its page shows the timelines of both sides.
+    Raises `TracekitError` if a side cannot be read, or if a side
     has no steady step and not both sides have memory snapshots.
     """
     from tracekit.compare.changes import ComparisonChoices
@@ -158,6 +163,7 @@ def compare(  # noqa: PLR0913 - one per option
         "jobs": jobs,
         "sample": sample,
         "cache": cache,
+        "timeline": timeline,
     }
     options = parse_options(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import describe_load_error
+from tracekit.job.collectives.clock_offsets import list_clock_offsets
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps import steady_steps as counting
 from tracekit.model import failed_questions
 from tracekit.model.report import (
     MADE_LATER,
+    ClockOffset,
     Metric,
     Recording,
     Remark,
@@ -24,6 +26,7 @@ from tracekit.model.report import (
     RunReplay,
     Section,
     Sheet,
+    StepNumbers,
 )
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -36,6 +39,7 @@ from tracekit.pipeline.summary.coverage import (
     find_window_mismatches,
     measure_unexplained_ratio,
 )
+from tracekit.pipeline.summary.run_logs import pick_run_log_table
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +67,16 @@ def build_report_of_sections(
     def of_windows(whom: Measurements) -> tuple[str, ...]:
         return (*find_window_mismatches(whom), *describe_variation(whom, sections))
 
+    def counted_steps(whom: Measurements) -> tuple[StepNumbers, ...]:
+        return counting.list_counted_steps(whom, steps)
+
     def table(whom: Measurements) -> Sheet | None:
         return overview.make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
     no_spans: tuple[RunSpan, ...] = ()
+    no_clocks: tuple[ClockOffset, ...] = ()
+    no_steps: tuple[StepNumbers, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
     no_numbers: tuple[Metric, ...] = ()
     headline: tuple[Metric, ...] = first_screen(overview.make_headline, no_numbers, of_steps)
@@ -93,15 +102,21 @@ def build_report_of_sections(
         files=overview.count_files_by_state(measured),
         recordings=recordings,
         replays=replays,
-        cautions=(
-            *failed_questions.list_fault_cautions(measured),
-            *(failed_questions.format_fault_caution(error.message, error.source) for error in errors),
-            *overview.list_caveats(measured),
-            *describe_unexplained_time(replays),
-            *dict.fromkeys(caution for replay in replays for caution in replay.cautions),
-            *of_steps_alone,
-        ),
+        clocks=first_screen(_list_known_clocks, no_clocks),
+        counted_steps=first_screen(counted_steps, no_steps),
+        cautions=(*_list_report_cautions(measured, errors, replays), *of_steps_alone),
     )
+
+
+def _list_report_cautions(
+    measured: Measurements, errors: Sequence[Remark], replays: Sequence[RunReplay]
+) -> Iterator[str]:
+    """List the caveats of a report about the whole recording, most severe first."""
+    yield from failed_questions.list_fault_cautions(measured)
+    yield from (failed_questions.format_fault_caution(error.message, error.source) for error in errors)
+    yield from overview.list_caveats(measured)
+    yield from describe_unexplained_time(replays)
+    yield from dict.fromkeys(caution for replay in replays for caution in replay.cautions)
 
 
 def _make_summary_part(
@@ -126,6 +141,12 @@ def _summarize_sound_recordings(measured: Measurements) -> tuple[Recording, ...]
         measured, lambda whom: failed_questions.judge_if_asked(whom, summarize_recordings, nothing)
     )
     return of_sound.value or nothing
+
+
+def _list_known_clocks(measured: Measurements) -> tuple[ClockOffset, ...]:
+    """List the clock offsets, if the questions asked measure them."""
+    nothing: tuple[ClockOffset, ...] = ()
+    return failed_questions.judge_if_asked(measured, list_clock_offsets, nothing)
 
 
 def _make_report_values(measured: Measurements) -> Sheet | None:
@@ -221,9 +242,27 @@ _TIME_TABLES = (
     ("operators", "operators_by_host_time", ("run", "name", "self_ns", "self_ratio", "total_ns", "count")),
     ("cpu", "cpu_frames", ("run", "name", "self_ns", "total_ns", "count")),
     ("steps", "ranges", ("run", "role", "parent", "stage", "count", "total_ns", "mean_ns")),
-    ("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),
 )
 """(section, table, columns to show) of tables that rank time; the first with rows is shown."""
+
+_ENGINE_TABLES = (
+    (
+        "engine-log",
+        "engine_time",
+        ("run", "engine", "at_ns", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
+    ),
+    (
+        "engine-log",
+        "engines",
+        ("run", "engine", "samples", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
+    ),
+    ("requests", "request_parts", ("run", "source", "part", "share_ratio", "mean_ns", "p95_ns", "tail_ratio")),
+    ("engine-log", "machine_gpus", ("run", "gpu", "busy_ratio", "active_ratio", "memory_bytes", "memory_peak_bytes")),
+)
+"""The same of engines and machines, where no profile was given."""
+
+_STAGE_TABLES = (("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),)
+"""The table of stages without steps."""
 
 SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 """The sections whose table may appear in the summary."""
@@ -231,7 +270,13 @@ SUMMARY_SECTIONS = frozenset(id_ for id_, _, _ in _MEMORY_TABLES)
 
 def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the main table of a summary without stages: top time, else top memory."""
-    return pick_time_table(sections) or pick_memory_table(sections)
+    return (
+        _pick_first_table(sections, _TIME_TABLES, MAX_TIME_ROWS)
+        or pick_run_log_table(sections)
+        or _pick_first_table(sections, _STAGE_TABLES, MAX_TIME_ROWS)
+        or pick_memory_table(sections)
+        or _pick_first_table(sections, _ENGINE_TABLES, MAX_TIME_ROWS)
+    )
 
 
 def pick_memory_table(sections: Sequence[Section]) -> Sheet | None:
@@ -241,7 +286,7 @@ def pick_memory_table(sections: Sequence[Section]) -> Sheet | None:
 
 def pick_time_table(sections: Sequence[Section]) -> Sheet | None:
     """Pick the table of top kernels, else operators, Python functions or ranges; None without any."""
-    return _pick_first_table(sections, _TIME_TABLES, MAX_TIME_ROWS)
+    return _pick_first_table(sections, (*_TIME_TABLES, *_STAGE_TABLES), MAX_TIME_ROWS)
 
 
 def _pick_first_table(

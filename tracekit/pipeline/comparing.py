@@ -16,12 +16,14 @@ from tracekit.compare.sides import ComparedInput, ComparedSide, build_side, unif
 from tracekit.compare.step_log import StepLog, add_step_log, add_step_logs, list_driver_logs, read_step_table
 from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.inputs.timeline import Timeline, TimelineSide
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.prediction.timelines import list_timeline_processes
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.notes import list_value_rows
 from tracekit.readers.loading import sniff
@@ -95,7 +97,16 @@ def compare_paths(
         before, after = add_step_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
     failures += len(before.errors) + len(after.errors)
-    return ComparedPaths(compare_sides(before, after, choices), failures)
+    comparison = compare_sides(before, after, choices)
+    if options.timeline:
+        comparison = replace(comparison, timeline=Timeline((), sides=(_list_processes(before), _list_processes(after))))
+    return ComparedPaths(comparison, failures)
+
+
+def _list_processes(side: ComparedSide) -> TimelineSide:
+    """List the page data of the processes of a side."""
+    processes = (process for part in side.measured for process in list_timeline_processes(part))
+    return TimelineSide(side.name, tuple(processes))
 
 
 def read_side(
@@ -186,11 +197,24 @@ def _name_step_logs(labelled: Sequence[tuple[str | None, Path]]) -> list[str]:
 def is_step_log(argument: str | Path) -> bool:
     """Check whether a path is a list of step times: a driver log, or a .csv or .jsonl file that no reader claims."""
     path = split_label(argument)[1]
+    if path.is_dir():
+        return _has_only_logs(path)
     if not path.is_file():
         return False
     sniffed = sniff(path)
     table = sniffed.reader is None and path.suffix.lower() in (".csv", ".jsonl")
     return sniffed.reader == "driver_log" or table
+
+
+def _has_only_logs(folder: Path) -> bool:
+    """Check whether a directory has drivers' logs, and no other file that tracekit reads."""
+    is_log = False
+    for entry in sorted(folder.iterdir()):
+        reader = sniff(entry).reader if entry.is_file() else None
+        if entry.is_dir() or reader not in (None, "driver_log"):
+            return False
+        is_log |= reader is not None
+    return is_log
 
 
 def _refuse_partial_saved(paths: Sequence[str | Path], options: pipeline.Options) -> None:

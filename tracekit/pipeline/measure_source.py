@@ -19,6 +19,7 @@ from tracekit.discover.contents import digest_content
 from tracekit.discover.selection import SelectableParts
 from tracekit.engine import Advance
 from tracekit.job.driver_log import parse_timed_stage
+from tracekit.model.inputs.page_blocks import pack_page_blocks
 from tracekit.model.stages import get_canonical_stage, make_stage_filter
 from tracekit.model.system.capacity import count_own_cores
 from tracekit.model.tables import TABLES
@@ -219,8 +220,8 @@ def measure_selection(
     return replace(measure_trace(part, analyses, on_question), holding=of_trace)
 
 
-GRAPH = "replay"
-"""Question of the faults of dependency graphs."""
+GRAPH, PAGE = "replay", "timeline"
+"""Questions of the faults of dependency graphs and of the explorer page."""
 
 
 def add_graph_inputs(want: Want) -> Want:
@@ -243,6 +244,21 @@ def add_graph(part: MeasuredSource, trace: Trace) -> MeasuredSource:
     except Exception as error:
         log.exception("building the graph of %s failed", trace.source.name)
         fault = Fault(GRAPH, "measured", describe_load_error(error, ""), trace.source.name, trace.source.pid, ())
+        return replace(part, faults=(*part.faults, fault))
+
+
+def add_page(part: MeasuredSource, trace: Trace) -> MeasuredSource:
+    """Build the data of the explorer page from a trace and add it to its measurements; an error loses only the page."""
+    from tracekit.job.idle_time.causes import make_idle_time_measurement
+    from tracekit.process.page_blocks.build import build_page_blocks
+
+    try:
+        devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
+        blocks = build_page_blocks(trace, devices)
+        return replace(part, page=pack_page_blocks(blocks)) if blocks.numbers else part
+    except Exception as error:
+        log.exception("building the timeline of %s failed", trace.source.name)
+        fault = Fault(PAGE, "measured", describe_load_error(error, ""), trace.source.name, trace.source.pid, ())
         return replace(part, faults=(*part.faults, fault))
 
 

@@ -27,6 +27,7 @@ class Options:
     - `details`: if False, the report is for the terminal only. It may lack metrics, tables and charts of sections, and
       values for a later compare. It also lacks the digests of its files (`Source.content`), which take another read.
     - `graphs`: also build the dependency graph of each trace (`Measurements.graphs`), for a replay.
+    - `timeline`: also build the data of the page's timeline from each trace (`Measurements.pages`).
     """
 
     ranks: str | None = None
@@ -49,6 +50,7 @@ class Options:
     within: tuple[str, ...] = ()
     details: bool = True
     graphs: bool = False
+    timeline: bool = False
 
     @property
     def cuts(self) -> bool:

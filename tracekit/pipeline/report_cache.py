@@ -7,9 +7,11 @@ which keeps a cached report fast.
 
 The file of an entry has a header that can be read separately:
 
-    magic, SHA-256 of the rest, length of the header (8 bytes), header as JSON, report as compressed JSON
+    magic, SHA-256 of the rest, length of the header (8 bytes), header as JSON,
+    length of the report (8 bytes), report as compressed JSON, bytes
 
-A dataclass is an object with one key, its name, and the list of its field values. Although only tracekit writes these
+A dataclass is an object with one key, its name, and the list of its field values. Bytes of the report (those of its
+timeline) follow it; `bytes` is their begin and end. Although only tracekit writes these
 files, reading checks that they are complete and well formed, and raises `ValueError` if not.
 """
 
@@ -25,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache as once
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,7 @@ from tracekit.model import report as nouns
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.saved_files import sniff_saved_form
 from tracekit.model.inputs.sources import Failure, Read
+from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
 from tracekit.model.records import dataclass
 from tracekit.model.report import MADE_LATER, Report
 from tracekit.model.system import cache
@@ -325,10 +328,11 @@ def _digest_report_key(*values: object) -> str:
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_MAGIC = b"tracekit report 1\n"
+_MAGIC = b"tracekit report 2\n"
 _DIGEST_BYTES = 32
 _LENGTH_BYTES = 8
 _FASTEST = 1
+_BYTES = "bytes"
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -336,6 +340,7 @@ _KINDS: dict[str, type[Any]] = {
         *(
             nouns.Metric,
             nouns.Place,
+            nouns.Instance,
             nouns.Finding,
             nouns.Saving,
             nouns.RunReplay,
@@ -344,6 +349,8 @@ _KINDS: dict[str, type[Any]] = {
             nouns.Heading,
         ),
         *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Recording, nouns.Report),
+        *(Timeline, TimelineProcess, PathPieces),
+        *(nouns.ClockOffset, nouns.StepNumbers),
     )
 }
 _ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
@@ -353,9 +360,12 @@ _ROW_FIELDS = {"Sheet": "rows", "Chart": "marks"}
 def serialize_report(report: Report, head: Any) -> bytes:
     """Serialize the report and its header. Raises `TypeError` or `ValueError` for values that JSON cannot represent."""
     head_bytes = json.dumps(head).encode("ascii")
-    text = json.dumps(report, default=_encode_report_object, separators=(",", ":"), check_circular=False)
+    blobs: list[bytes] = []
+    encode = partial(_encode_report_object, blobs)
+    text = json.dumps(report, default=encode, separators=(",", ":"), check_circular=False)
     body = zlib.compress(text.encode("ascii"), _FASTEST)
-    content = len(head_bytes).to_bytes(_LENGTH_BYTES, "little") + head_bytes + body
+    lengths = (len(part).to_bytes(_LENGTH_BYTES, "little") for part in (head_bytes, body))
+    content = b"".join((next(lengths), head_bytes, next(lengths), body, *blobs))
     return _MAGIC + hashlib.sha256(content).digest() + content
 
 
@@ -370,20 +380,26 @@ def parse_report(data: bytes) -> tuple[Any, Callable[[], Report]]:
     return head, lambda: _decode_report(content[head_end:])
 
 
-def _encode_report_object(value: Any) -> dict[str, list[Any]]:
-    """Encode a dataclass of a report as a JSON object. Raises `TypeError` for any other value."""
+def _encode_report_object(blobs: list[bytes], value: Any) -> dict[str, list[Any]]:
+    """Encode a dataclass of a report as a JSON object, bytes as their place. Raises `TypeError` for any other value."""
     kind = type(value)
+    if kind is bytes:
+        begin = sum(map(len, blobs))
+        blobs.append(value)
+        return {_BYTES: [begin, begin + len(value)]}
     if not is_dataclass(kind) or kind.__name__ not in _KINDS:
         raise TypeError(f"{kind.__name__} is nothing of a report")
     return {kind.__name__: [getattr(value, field.name) for field in fields(kind)]}
 
 
 def _decode_report(body: bytes) -> Report:
-    """Decode the report from compressed JSON."""
+    """Decode the report from compressed JSON, and the bytes that follow it."""
+    end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
+    blobs = body[end:]
     was_enabled = gc.isenabled()
     gc.disable()  # up to 100,000 rows, and none is garbage
     try:
-        report = json.loads(zlib.decompress(body), object_hook=_decode_report_object)
+        report = json.loads(zlib.decompress(body[_LENGTH_BYTES:end]), object_hook=partial(_decode_report_object, blobs))
     except (zlib.error, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error}") from error
     finally:
@@ -394,9 +410,12 @@ def _decode_report(body: bytes) -> Report:
     raise ValueError("no report")
 
 
-def _decode_report_object(value: dict[str, Any]) -> Any:
-    """Decode a JSON object into its dataclass."""
+def _decode_report_object(blobs: bytes, value: dict[str, Any]) -> Any:
+    """Decode a JSON object into its dataclass, or the bytes at its place."""
     ((name, values),) = value.items()
+    if name == _BYTES:
+        begin, end = values
+        return blobs[begin:end]
     kind = _KINDS[name]
     parts = dict(zip([field.name for field in fields(kind)], values, strict=True))
     rows = _ROW_FIELDS.get(name)

@@ -28,6 +28,7 @@ from tracekit.job.steps import steady_steps as counting
 from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.facts import Facts
+from tracekit.model.inputs.page_blocks import PackedPage
 from tracekit.model.inputs.sources import Read
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
@@ -45,6 +46,7 @@ from tracekit.pipeline.measure_source import (
     ProcessId,
     add_graph,
     add_graph_inputs,
+    add_page,
     copy_content_digest,
     digest_content_meanwhile,
     fold_sources,
@@ -60,6 +62,7 @@ from tracekit.pipeline.measure_source import (
 from tracekit.pipeline.options import Options, parse_optional_numbers, parse_options
 from tracekit.pipeline.prediction.predicting import PredictedSections, predict_savings
 from tracekit.pipeline.prediction.run_graphs import add_missing_graphs, join_runs
+from tracekit.pipeline.prediction.timelines import make_timeline, trace_critical_paths
 from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
@@ -188,7 +191,7 @@ def measure_all(
     if options.device_memory is not None:
         facts = replace(measured.facts, device_memory=options.device_memory)
         measured = replace(measured, facts=facts)
-    return measured
+    return measured if options.timeline else replace(measured, pages=())
 
 
 def _measure_profiles(profiles: Sequence[str | Path], options: Options, discovery: Discovery | None) -> Measurements:
@@ -240,6 +243,7 @@ def measure(discovery: Discovery, options: Options = Options(), cluster: Cluster
         steps=parse_optional_numbers(options.steps),
         stages=options.stages,
         graphs=options.graphs,
+        timeline=options.timeline,
     )
     line = show_progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
@@ -299,25 +303,33 @@ def measure_source(
     question_files: tuple[str, ...] = (),
     contents: bool = True,
     graphs: bool = False,
+    timeline: bool = False,
     **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
     """Read one source and measure it for these questions (ids; None: all).
 
     `chosen` holds ranks, steps and stages, as for `read_source`. Without `contents`, the file's digest is not computed.
-    With `graphs`, the dependency graph of each process is built as well, of all its steps and stages.
+    With `graphs`, the dependency graph of each process is built as well, of all its steps and stages. With `timeline`,
+    the data of the explorer page is.
     """
     analyses = load_every_question(question_files)
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
     if not contents:
-        return _measure_processes(source, advance, analyses, chosen, graphs=graphs)
+        return _measure_processes(source, advance, analyses, chosen, graphs=graphs, timeline=timeline)
     with digest_content_meanwhile(source) as completed:
-        parts = _measure_processes(source, advance, analyses, chosen, graphs=graphs)
+        parts = _measure_processes(source, advance, analyses, chosen, graphs=graphs, timeline=timeline)
         return copy_content_digest(parts, completed())
 
 
 def _measure_processes(
-    source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any], *, graphs: bool
+    source: Source,
+    advance: Advance,
+    analyses: Sequence[Analysis],
+    chosen: Mapping[str, Any],
+    *,
+    graphs: bool,
+    timeline: bool,
 ) -> tuple[MeasuredSource, ...]:
     """Measure each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
@@ -326,7 +338,7 @@ def _measure_processes(
     want = list_wanted_inputs(analyses)
     if any(chosen.values()):
         want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
-    if graphs:
+    if graphs or timeline:
         want = add_graph_inputs(want)
     on_bytes = scale_progress(advance, 1 / max(1, len(analyses)))
     unmeasured_share = 1 - READING_SHARE
@@ -344,6 +356,8 @@ def _measure_processes(
             sources.append(measure_trace(part, analyses, on_question))
         if graphs and part is not None:
             sources[-1] = add_graph(sources[-1], trace)
+        if timeline and part is not None:
+            sources[-1] = add_page(sources[-1], part)
         # Free the trace and its derived values before the reader makes the next one.
         del trace, part
     return tuple(sources)
@@ -416,7 +430,13 @@ def _make_measurements(
         facts=_make_run_facts(parts, len(copies), discovery, options),
         faults=tuple(chain_attribute(parts, "faults")),
         graphs=tuple(replace(part.graph, source=part.source) for part in parts if part.graph is not None),
+        pages=_list_page_data(parts) if options.timeline else (),
     )
+
+
+def _list_page_data(parts: Sequence[MeasuredSource]) -> tuple[PackedPage, ...]:
+    """List the data of the explorer page of all processes that have any."""
+    return tuple(PackedPage(part.source, part.page) for part in parts if part.page is not None)
 
 
 def make_unreadable_error(failures: Sequence[Failure]) -> TracekitError:
@@ -498,7 +518,9 @@ def _predict_safely(
 ) -> PredictedSections:
     """Predict what fixes save; if that raises, append a remark to `errors` and predict nothing."""
     try:
-        return predict_savings(join_runs(measured), sections, limits)
+        graphs = join_runs(measured)
+        predicted = predict_savings(graphs, sections, limits)
+        return replace(predicted, critical=trace_critical_paths(graphs)) if measured.pages else predicted
     except TracekitError:
         raise
     except Exception as error:
@@ -534,4 +556,5 @@ def _judge_questions(
         sections.append(checked.make_rules_section(sections, rules, limits))
     # Skipped questions are least interesting to readers: list them last.
     sections.sort(key=lambda section: section.status == "skipped")
-    return build_report_of_sections(measured, steps, sections, errors, predicted.replays, details=details)
+    report = build_report_of_sections(measured, steps, sections, errors, predicted.replays, details=details)
+    return replace(report, timeline=make_timeline(measured, predicted.critical))

@@ -16,7 +16,12 @@ from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import measure_exclusive_host_times
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
-READS = (*("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"), "log_values")
+READS = (
+    *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
+    "log_values",
+    "engine_log",
+    "engine_requests",
+)
 """Raw tables that the classification needs."""
 
 UNREAD_RATIO = 0.01
@@ -221,5 +226,7 @@ def _classify_log(trace: Trace) -> Classification:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
         return Classification("memory-log", (_count_file_elements(trace),))
+    if trace.source.reader in ("engine_log", "request_log"):
+        return Classification("engine-log", (_count_file_elements(trace),))
     steps = trace.nullable("log_values", "step")
     return Classification("driver-log", (RecordingCount("steps", len(np.unique(steps.values[~steps.missing]))),))

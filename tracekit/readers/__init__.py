@@ -107,6 +107,8 @@ READERS: tuple[Reader, ...] = (
     Reader("wandb", "log", "driver_log.wandb", rb":W&B"),
     Reader("mlflow", "log", "driver_log.mlflow", rb"SQLite", looks_beside=True),
     Reader("memory_log", "log", "memory_log"),
+    Reader("engine_log", "log", "engine_log"),
+    Reader("request_log", "log", "request_log", rb"\s*+\{"),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
     Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
     Reader("chrome", "torch", "chrome"),

@@ -27,6 +27,7 @@ from tracekit.render.charts.rows import make_row_id
 from tracekit.render.charts.svg import draw_svg_chart
 from tracekit.render.charts.text import LONGEST_ID, make_slug
 from tracekit.render.escape import make_printable
+from tracekit.render.explorer.comparison.report import write_packed_comparison
 from tracekit.render.grid import NAME_LIMIT, GridColumn, TextGrid, make_grid
 from tracekit.render.options import RenderOptions
 from tracekit.render.ranks import merge_similar_ranks
@@ -84,6 +85,8 @@ class HtmlChart:
 
 def render_html(report: Report, _options: RenderOptions) -> str:
     """Render the page; if it would be too large, the largest tables lose rows first, with a note."""
+    if report.timeline is not None and report.timeline.sides:
+        return write_packed_comparison(report)
     report = _merge_report_ranks(report)
     pictures = _draw_report_charts(report)
     svg_size = sum(len(chart.svg) for chart in chain.from_iterable(pictures))

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.report import SCHEMA, Chart, LazySequence, Report, Sheet
+from tracekit.model.report import NOT_IN_JSON, SCHEMA, Chart, LazySequence, Report, Sheet
 from tracekit.model.text.redaction import redact
 from tracekit.render.escape import make_printable
 from tracekit.render.options import RenderOptions
@@ -110,7 +110,7 @@ def _to_plain_json(value: object, where: str) -> object:
     if isinstance(value, tuple):
         return _list_plain_items(value, where)
     if is_dataclass(value):
-        names = [field.name for field in fields(value)]
+        names = [field.name for field in fields(value) if field.name not in NOT_IN_JSON]
         return {name: _to_plain_json(getattr(value, name), f"{where}.{name}") for name in names}
     raise TracekitError(f"{where} contains a {type(value).__name__}, which is not a plain value")
 
@@ -239,7 +239,11 @@ def _refuse_undrawable_chart(chart: Chart, where: str) -> None:
 def _get_field_hints(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Get the annotation of every field, and whether it is required."""
     types = get_type_hints(kind)
-    return {field.name: (types[field.name], is_required_field(field)) for field in fields(kind)}
+    return {
+        field.name: (types[field.name], is_required_field(field))
+        for field in fields(kind)
+        if field.name not in NOT_IN_JSON
+    }
 
 
 def _parse_integer_as_float(value: object, where: str) -> float:

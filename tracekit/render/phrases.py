@@ -103,6 +103,15 @@ def format_place(place: Place, spans: Sequence[tuple[str, int, int]] = ()) -> st
     return " · ".join(part for part in parts if part) or "everywhere"
 
 
+def describe_worst_instance(finding: Finding, report: Report) -> str:
+    """Describe the worst instance of a finding with its cost; empty without one. A known rank stands for its source."""
+    for instance in finding.instances[:1]:
+        place = instance.place if instance.place.rank is None else replace(instance.place, source=None)
+        cost = format_quantity(instance.cost, instance.unit)
+        return f"{instance.which}: {cost}, {format_place(place, report.spans)}"
+    return ""
+
+
 def format_costs(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Format the time per step that each finding is about and its share of the step, with times in one unit."""
     scale = choose_scale((finding.cost_ns for finding in findings), "ns", figures=3)

@@ -12,6 +12,8 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from tracekit.model.report import NOT_IN_JSON
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _SCALARS: Mapping[Any, str] = {NoneType: "null", bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -53,6 +55,8 @@ def _make_dataclass_schema(kind: type, records: _Records) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
     for field in fields(kind):
+        if field.name in NOT_IN_JSON:
+            continue
         properties[field.name] = _make_hint_schema(hints[field.name], records)
         if is_required_field(field):
             required.append(field.name)

@@ -246,7 +246,7 @@ def _format_text_findings(report: Report, options: RenderOptions, width: int) ->
         lines += _format_text_claim(finding, number, amount, width, rule_width)
         alike = first_of.setdefault((finding.rule, finding.advice), number)
         lines += _format_text_advice(finding, width, alike if alike < number else None, findings[alike - 1])
-        lines += _format_finding_parts(finding, width) if options.verbose else []
+        lines += _format_finding_details(finding, report, width) if options.verbose else []
     lines += _format_text_plans(report, width, is_predicted=bool(aside))
     lines += unproven
     if left:
@@ -279,9 +279,10 @@ def _format_text_plans(report: Report, width: int, *, is_predicted: bool) -> lis
     return lines
 
 
-def _format_finding_parts(finding: Finding, width: int) -> list[StyledLine]:
-    """Format the stages of a finding, one per line with its amount."""
-    lines: list[StyledLine] = []
+def _format_finding_details(finding: Finding, report: Report, width: int) -> list[StyledLine]:
+    """Format the worst instance of a finding and its stages, one per line with its amount."""
+    worst = phrases.describe_worst_instance(finding, report)
+    lines = _label_lines(" " * 7, "", _wrap_text(worst, width - 9, style="dim"), 9) if worst else []
     for part, (time, _) in zip(finding.parts, phrases.format_costs(finding.parts), strict=True):
         text = f"{time}: {make_printable(part.claim, phrases.SENTENCE)}"
         lines += _label_lines(" " * 7, "", _wrap_text(text, width - 9, style="dim"), 9)

@@ -9,6 +9,7 @@ from chrome_builder import annotation, kernel, launch, launched, memcpy, op, ste
 from rules import (
     traces_communication,
     traces_drift,
+    traces_engines,
     traces_host,
     traces_idle,
     traces_links,
@@ -16,6 +17,7 @@ from rules import (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_run_log,
     traces_snapshots,
     traces_stragglers,
 )
@@ -123,6 +125,7 @@ NEAR_MISSES: dict[str, Sources] = {
 PARTS = (
     traces_communication,
     traces_drift,
+    traces_engines,
     traces_host,
     traces_idle,
     traces_links,
@@ -130,6 +133,7 @@ PARTS = (
     traces_memory,
     traces_rl,
     traces_rollout,
+    traces_run_log,
     traces_snapshots,
     traces_stragglers,
 )

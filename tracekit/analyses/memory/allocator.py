@@ -9,10 +9,11 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Chart, Finding, Instance, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP
 from tracekit.model.tables.frame import Frame, divide, sum_of, texts
@@ -141,11 +142,21 @@ def _judge_driver_calls(measured: Measurements, steps: Frame, thresholds: Thresh
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
             (Place(**{name: worst[name] for name in _PLACE}),),
+            instances=_pick_driver_call_steps(measured, late),
             caveats=(
                 "the duration of the calls was not recorded",
                 "frameworks that share a GPU between training and rollout empty the cache on purpose",
             ),
         )
+
+
+def _pick_driver_call_steps(measured: Measurements, steps: Frame) -> tuple[Instance, ...]:
+    """Pick the steps in which the driver gave and got back most bytes, and a median amount."""
+    keys = ("source", "pid", "device", "step")
+    history = measured.frame("memory_steps").sort("dur_ns", descending=["dur_ns"]).distinct(*keys)
+    spans = history.select(*keys, "ts_ns", "dur_ns")
+    moved = steps.with_columns(cost=steps["driver_alloc_bytes"] + steps["driver_free_bytes"])
+    return pick_instances(moved.join(spans, keys, optional=keys), "cost", unit="bytes")
 
 
 def _make_churn_table(measured: Measurements, steps: Frame, levels: Frame) -> Sheet:
@@ -246,7 +257,7 @@ ANALYSIS = Analysis(
     title="How busy is the caching allocator?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(LIFETIMES, ALLOCATOR_STEPS),
-    rests_on=("snapshot_levels",),
+    rests_on=("memory_steps", "snapshot_levels"),
     rules=("allocator-calls",),
     measure=measure,
     judge=judge,

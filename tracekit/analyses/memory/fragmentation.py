@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.report import Chart, Finding, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Chart, Finding, Instance, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.arrays import (
     Array,
@@ -316,7 +318,16 @@ def _judge_fragmentation(measured: Measurements, totals: Frame, thresholds: Thre
         )
         if len(fragmented):
             worst = fragmented.sort("stranded_bytes", descending=["stranded_bytes"])
-            yield _report_fragmentation(next(worst.rows()), where)
+            finding = _report_fragmentation(next(worst.rows()), where)
+            yield replace(finding, instances=_pick_snapshots(measured, worst))
+
+
+def _pick_snapshots(measured: Measurements, fragmented: Frame) -> tuple[Instance, ...]:
+    """Pick the histories of the snapshots with most and with a median amount of memory in pieces."""
+    keys = ("source", "pid", "device")
+    history = measured.frame("memory_steps").sort("dur_ns", descending=["dur_ns"]).distinct(*keys)
+    spans = history.select(*keys, "ts_ns", "dur_ns")
+    return pick_instances(fragmented.join(spans, keys, optional=keys), "stranded_bytes", unit="bytes")
 
 
 def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
@@ -432,7 +443,7 @@ ANALYSIS = Analysis(
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(FREE_SPACE, REQUESTS, SEGMENT_MAP, "metrics"),
     metrics=("device_end_stranded",),
-    rests_on=("allocator_steps", "snapshot_levels"),
+    rests_on=("allocator_steps", "memory_steps", "snapshot_levels"),
     rules=("fragmentation",),
     thresholds={
         "fragmentation": {

@@ -9,12 +9,13 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.memory.charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
 from tracekit.job.memory.trend import Allocator, list_memory_stages, list_memory_steps, number_allocators
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, concatenate_parts, make_nullable_numbers, repeat_number, select_rows
@@ -351,10 +352,21 @@ def _judge_card_limit(measured: Measurements, peaks: Frame, thresholds: Threshol
                 Metric("devices", len(near), "count", label="devices above the limit"),
             ),
             tuple(_place_allocator(row, row["reserved_source"], row["reserved_stage"]) for row in rows),
+            instances=_pick_levels(measured, near, "reserved_bytes"),
             caveats=(
                 "excludes other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine",
             ),
         )
+
+
+def _pick_levels(measured: Measurements, peaks: Frame, column: str) -> tuple[Instance, ...]:
+    """Pick the stages with the highest and with a median level of some allocators; the steps where no stage is known."""
+    keys = Allocator._fields
+    for rows in (list_memory_stages(measured), measured.frame("memory_steps")):
+        instances = pick_instances(rows.filter(rows.is_among(peaks, keys, optional=keys)), column, unit="bytes")
+        if instances:
+            return instances
+    return ()
 
 
 def _explain_unsized(of_run: Frame) -> str:
@@ -403,6 +415,7 @@ def _judge_memory_imbalance(
                 make_evidence_metric("card_ratio", filled, "its peak, share of GPU memory"),
             ),
             (_place_allocator(top, top["source"], top["peak_stage"]),),
+            instances=_pick_levels(measured, of_kind.head(1), "peak_bytes"),
             caveats=("the first and last pipeline stages need more by design",),
         )
 

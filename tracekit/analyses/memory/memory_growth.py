@@ -9,10 +9,12 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.memory.forecast import SLOWING, Projection, project_stacks, project_trend
 from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
 from tracekit.job.memory.survivors import FEW_TIMES, KeptStack, find_kept_stacks, match_failures
 from tracekit.job.memory.trend import (
+    Allocator,
     Series,
     group_series,
     grows_enough,
@@ -21,11 +23,12 @@ from tracekit.job.memory.trend import (
     list_logged_series,
     list_profiled_series,
 )
-from tracekit.model.report import Finding, Metric, Place, Section, Severity, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Severity, Verdict
 from tracekit.model.stats.staircase import Staircase, find_staircase, slows_down
 from tracekit.model.stats.trend import GROWS, GrowthLimits, Label, Slope
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, STEP
+from tracekit.model.tables.frame import from_rows
 from tracekit.model.tables.snapshots import POINT, QUANTITY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -140,6 +143,7 @@ def _report_kept_stacks(
         if filling:
             ahead = Projection(why=SLOWING)
         yield _describe_kept_stack(
+            measured,
             at_site,
             (slope, label),
             ahead,
@@ -183,7 +187,22 @@ def _rate_kept_stack(worst: KeptStack, soon: bool, filling: bool) -> Severity:
     return "high" if soon else "medium"
 
 
+def _pick_windows(measured: Measurements, keeper: KeptStack) -> tuple[Instance, ...]:
+    """Pick the step (or snapshot) with the most memory of the process beyond the first one, and a median one."""
+    windows = measured.frame("snapshot_windows")
+    run, role, rank, *_, device = keeper.process
+    for name, value in (("run", run), ("role", role), ("rank", rank), ("device", device)):
+        windows = windows.filter(windows.equals(name, value))
+    windows = windows.filter(~windows.is_missing("begin_ns") & ~windows.is_missing("end_ns")).sort("end_ns")
+    if not len(windows):
+        return ()
+    begin, live = windows.integers("begin_ns"), windows.integers("live_bytes")
+    times = windows.with_columns(ts_ns=begin, dur_ns=windows.integers("end_ns") - begin, cost=live - live[0])
+    return pick_instances(times, "cost", unit="bytes")
+
+
 def _describe_kept_stack(
+    measured: Measurements,
     at_site: Sequence[KeptStack],
     growth: tuple[Slope | None, Label | None],
     ahead: Projection,
@@ -220,6 +239,7 @@ def _describe_kept_stack(
             *ahead.evidence(unit),
         ),
         tuple(_locate_kept_stack(keeper) for keeper in at_site[:MAX_PLACES]),
+        instances=_pick_windows(measured, worst),
         caveats=tuple(caveats),
     )
 
@@ -399,8 +419,21 @@ def _describe_group(
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         tuple(numbers),
         tuple(_locate_series(grower) for grower in grows[:MAX_PLACES]),
+        instances=_pick_growing_steps(measured, worst.of),
         caveats=tuple(_list_growth_caveats(worst, ahead, firm)),
     )
+
+
+def _pick_growing_steps(measured: Measurements, owner: Allocator) -> tuple[Instance, ...]:
+    """Pick the step in which the most memory is kept beyond the first step, and a median one; none in logs."""
+    steps = measured.frame("memory_steps")
+    names = Allocator._fields
+    steps = steps.filter(steps.is_among(from_rows(names, [tuple(owner)]), names, optional=names))
+    if not len(steps):
+        return ()
+    steps = steps.sort("ts_ns")
+    level = steps.integers("floor_bytes")
+    return pick_instances(steps.with_columns(cost=level - level[0]), "cost", unit="bytes")
 
 
 def _rate_growth(soon: bool, filling: bool, large: bool) -> Severity:

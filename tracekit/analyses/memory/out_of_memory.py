@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
@@ -180,6 +183,11 @@ def _report_failures(measured: Measurements, failures: Frame, leaks: Sequence[Ke
             advice,
             tuple(Metric(name, row[name], "bytes", label=label) for name, label in labels.items()),
             (Place(**place, name=row["site"]),),
+            instances=pick_instances(
+                alike.with_columns(dur_ns=np.ones(len(alike), np.int64), canonical=alike["stage"]),
+                "asked_bytes",
+                unit="bytes",
+            ),
             caveats=("expandable segments, or no recorded segments: free pieces are unknown",)
             if cause == "unknown"
             else (),

@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
+from tracekit.job.instances import pick_pooled_instances
 from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_recorded_steps_of_processes, count_steps_of_processes
-from tracekit.model.report import Finding, Place, Section
+from tracekit.model.report import Finding, Instance, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, select_rows
-from tracekit.model.tables.columns import DEVICE
+from tracekit.model.tables.columns import DEVICE, EXTREMES
 from tracekit.model.tables.frame import Frame, Ints, divide, max_of, sum_of
 from tracekit.model.tables.keys import PROCESS, group_arrays, number_keys, sum_by_group
 from tracekit.model.text.changes import write_change
@@ -26,6 +27,7 @@ from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.device.transfers import parse_copy_direction
+from tracekit.process.extremes import find_longest_and_median
 from tracekit.process.name_filters import look_up_name_codes, map_coded_values, mark_rows_of_kind
 
 COPIES = Table(
@@ -47,6 +49,7 @@ COPIES = Table(
         "small_count": Column("int64", "Copies of at most 64,000 bytes."),
         "small_ns": Column("int64", "Their time."),
         "small_bytes": Column("int64", "Their bytes."),
+        **EXTREMES,
     },
 )
 
@@ -100,6 +103,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "direction": texts[:, 0],
             "memory": texts[:, 1],
             **_sum_copies(group, len(first), size, dur),
+            **find_longest_and_median(group, trace.numbers("device_ops", "ts_ns")[rows], dur, len(first)),
         }
     }
 
@@ -223,6 +227,7 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
                 write_change("unblock", op=f"{row['direction']}.*Pageable"),
                 write_change("set", "device", op=f"{row['direction']}.*Pageable", to_us=0),
             ),
+            instances=_pick_copies(measured, row, of_run),
         )
 
 
@@ -244,6 +249,12 @@ def _locate_copies(row: Mapping[str, Any], of_run: Frame) -> tuple[Place, ...]:
         return (Place(name=name),)
     ranks = most.sort("role", "rank").rows("role", "rank")
     return tuple(Place(name=name, role=each["role"], rank=each["rank"]) for each in ranks)
+
+
+def _pick_copies(measured: Measurements, row: Mapping[str, Any], of_run: Frame) -> tuple[Instance, ...]:
+    """Pick the longest and the median copy of this kind."""
+    alike = of_run.filter(of_run.equals("direction", row["direction"]) & of_run.equals("memory", row["memory"]))
+    return pick_pooled_instances(measured, alike, name=f"{row['direction']} ({row['memory']})")
 
 
 def _is_memory(row: Mapping[str, Any], kind: str) -> bool:

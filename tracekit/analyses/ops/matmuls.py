@@ -9,10 +9,11 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, name_stages, phrase_run
+from tracekit.job.instances import pick_pooled_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import Owner
-from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
+from tracekit.job.stages.work import StageWork, list_stage_work, list_work_rows, merge_stage_work
 from tracekit.model.records import dataclass
 from tracekit.model.report import Answer, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -377,6 +378,7 @@ def _find_plain_units(measured: Measurements, thresholds: Thresholds) -> Iterato
                 "logits and entropy may be in 32 bits on purpose",
             ),
             changes=work.write_changes("scale", "plain", factor=1 / limit["most_gain"]),
+            instances=pick_pooled_instances(measured, list_work_rows(measured, "plain", [work])),
         )
 
 
@@ -440,6 +442,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
             ratio,
             tuple(_explain_doubts(loss, limit)),
             changes=_write_alignment_changes(loss.ns, busy),
+            instances=pick_pooled_instances(measured, list_work_rows(measured, "unaligned", unaligned_work)),
         )
 
 

@@ -9,14 +9,15 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
+from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.intervals import measure_coverage
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, make_nullable_numbers
-from tracekit.model.tables.columns import NAME, PLACE
+from tracekit.model.tables.columns import LONGEST, NAME, PLACE
 from tracekit.model.tables.frame import (
     Frame,
     Ints,
@@ -36,6 +37,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.launches import Launches, find_launches
 from tracekit.process.calls.nesting import CallTree, build_call_tree
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.host.phases import (
     SHORT_NS,
     HostPhases,
@@ -64,6 +66,7 @@ OPTIMIZER_STEPS = Table(
         "short_kernel_count": Column("Int64", "Those of less than 10 µs."),
         "kernel_ns": Column("Int64", "Σ duration of the kernels."),
         "idle_ns": Column("Int64", "Idle between the first and the last kernel of a call, Σ over devices."),
+        **LONGEST,
     },
 )
 
@@ -116,7 +119,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "leaf_ns": sum_by_group(slot[owner], dur[leaves], len(rows)),
         **_sum_kernels_of_calls(trace, slot, len(rows)),
     }
-    table: dict[str, Any] = sum_by_keys(keys, counts)
+    table: dict[str, Any] = {**sum_by_keys(keys, counts), **find_longest_by_keys(keys, start[rows], dur[rows])}
     name = map_coded_values(table["name"].codes.astype(np.int64), names.texts, str)
     tensors = {
         names.texts[code]: _count_tensors(names.codes[leaves[names.codes[owner] == code]], int(calls))
@@ -292,7 +295,16 @@ def _find_unfused_optimizers(measured: Measurements, pooled: Frame, thresholds: 
             round(lost_ns),
             ratio,
             changes=tuple(_write_optimizer_changes(row, on_device=on_device)),
+            instances=_pick_optimizer_steps(measured, row),
         )
+
+
+def _pick_optimizer_steps(measured: Measurements, optimizer: Mapping[str, Any]) -> tuple[Instance, ...]:
+    """Pick the longest call of this optimizer, and the median of the longest ones of each step."""
+    rows = measured.frame("optimizer_steps")
+    for name in ("run", "role", "name"):
+        rows = rows.filter(rows.equals(name, optimizer[name]))
+    return pick_longest_instances(rows)
 
 
 def _write_optimizer_changes(row: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages
+from tracekit.job.instances import pick_pooled_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
+from tracekit.job.stages.work import StageWork, list_stage_work, list_work_rows, merge_stage_work
 from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import CLASS_WORK, STAGE
@@ -179,12 +181,15 @@ def _find_unfused_work(
         large = [stage_work for stage_work in work_of[kind] if _is_large(kind, stage_work, calls, thresholds)]
         for stage_work in merge_stage_work(measured, large):
             of_stages = concat([_select_calls(calls, stage) for stage in stage_work.stages])
+            rows = list_work_rows(measured, kind, [stage_work], "unfused_work")
+            instances = pick_pooled_instances(measured, rows)
             if kind == "layout":
-                yield _report_layout_copies(stage_work, of_stages, thresholds)
+                yield replace(_report_layout_copies(stage_work, of_stages, thresholds), instances=instances)
             else:
                 scores_ns = sum(_estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages)
                 products_ns = sum(_sum_attention_products(work_of, stage) for stage in stage_work.stages)
-                yield _report_unfused(kind, (scores_ns, products_ns), stage_work, of_stages, thresholds)
+                finding = _report_unfused(kind, (scores_ns, products_ns), stage_work, of_stages, thresholds)
+                yield replace(finding, instances=instances)
 
 
 KINDS = ("attention", "loss", "chain", "layout")

@@ -25,6 +25,7 @@ from tracekit.job.collectives.traffic import (
 )
 from tracekit.job.collectives.traffic import list_rated_collectives as pooled
 from tracekit.job.frames import phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import select_filled_sheets
 from tracekit.job.stages.windows import (
@@ -37,7 +38,7 @@ from tracekit.job.stages.windows import (
     list_rows_of_windows,
     list_undamaged_rows,
 )
-from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
 from tracekit.model.tables.frame import Frame, concat, count_rows, sum_of
@@ -258,6 +259,12 @@ def _find_most_exposed_op(exposure: Exposure) -> tuple[str | None, tuple[Place, 
     )
 
 
+def _pick_collectives(exposure: Exposure, op: str | None) -> tuple[Instance, ...]:
+    """Pick the worst and the median collective of an operation in a stage, by exposed time."""
+    rows = exposure.rows.filter(exposure.rows.equals("op", op))
+    return pick_instances(rows, "exposed_ns", stage=exposure.window.canonical, name=op)
+
+
 def _list_traffic_evidence(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
     """List the bytes and bus bandwidth of an operation in a stage, as far as known."""
     of_op = exposure.rows.filter(exposure.rows.equals("op", op))
@@ -351,6 +358,7 @@ def _find_exposed_communication(
         ratio,
         caveats,
         changes=tuple(_write_overlap_changes(exposure, exposures)),
+        instances=_pick_collectives(exposure, op),
     )
 
 
@@ -388,6 +396,7 @@ def _find_no_overlap(exposure: Exposure, exposures: Sequence[Exposure], threshol
         ratio,
         caveats,
         changes=tuple(_write_overlap_changes(exposure, exposures)),
+        instances=_pick_collectives(exposure, op),
     )
 
 
@@ -462,6 +471,7 @@ def _find_small_collectives(measured: Measurements, rows: Frame, thresholds: Thr
         ratio,
         tuple(caveats),
         changes=(_write_merging_change(limit["small_bytes"], on_host=not has_exposed.any()),),
+        instances=pick_instances(moved.with_columns(cost=bounded["dur_ns"])),
     )
     return SmallCollectives(small, finding, None)
 

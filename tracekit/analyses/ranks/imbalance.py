@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
+from tracekit.job.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
@@ -28,7 +29,7 @@ from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
 from tracekit.job.stragglers.collective_waits import sum_waits_for_last_rank, sum_waits_for_missing_rank
-from tracekit.model.report import Chart, Finding, Heading, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Chart, Finding, Heading, Instance, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.frame import (
     Frame,
@@ -293,7 +294,16 @@ def _report_rank_imbalance(
         share,
         (*_caveat_unrecorded_ranks(measured, rank_group), "other load on the hosts looks the same"),
         changes=tuple(write_change("equalise", on) for on in _list_workers(measured)),
+        instances=_pick_longest_ranks(measured, rank_group, judged["rows"], stage),
     )
+
+
+def _pick_longest_ranks(
+    measured: Measurements, rank_group: RankGroup, rows: Frame, stage: str | None
+) -> tuple[Instance, ...]:
+    """Pick the rank that works longest beyond the others, and a median one, at the stage in which ranks differ most."""
+    runs = list_stage_or_step_runs(measured, stage, rank_group.run)
+    return pick_member_instances(rank_group.select_rows(runs), rows.with_columns(cost=rows["beyond_ns"]))
 
 
 def _list_workers(measured: Measurements) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.collectives.slow_links import SlowLink, find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import list_rated_collectives
 from tracekit.job.frames import make_run_heading, phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import count_steps_of_processes
@@ -79,6 +80,9 @@ def _report_slow_link(measured: Measurements, links: list[SlowLink], thresholds:
             )
             for link in links
             if link.group
+        ),
+        instances=pick_instances(
+            rows.with_columns(cost=np.concatenate([link.excess_ns for link in links])), "cost", name=worst.op
         ),
     )
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.frames import UNIT, divide_or_none, make_label_headings, name_stages, phrase_run
+from tracekit.job.instances import pick_cost_instances, pick_instances
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
 from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
@@ -19,7 +20,7 @@ from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
 from tracekit.model.records import dataclass
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, mask_value
 from tracekit.model.tables.columns import DEVICE, STEP
@@ -324,7 +325,15 @@ def _find_slow_weight_sync(
             divide_or_none(gain, sync.step_ns),
             tuple(_list_weight_sync_caveats(sync, total)),
             changes=tuple(_write_sync_changes(sync, ideal)),
+            instances=_pick_weight_syncs(measured, sync),
         )
+
+
+def _pick_weight_syncs(measured: Measurements, sync: WeightSync) -> tuple[Instance, ...]:
+    """Pick the longest weight sync of any rank and a median one; none where only the driver timed it."""
+    stages = measured.frame("stages")
+    stages = stages.with_columns(canonical=name_stages(stages, any_range=True))
+    return pick_instances(_select_sync_rows(stages, (sync.run, sync.role)))
 
 
 def _write_sync_changes(sync: WeightSync, ideal_ns: float) -> Iterator[str]:
@@ -465,7 +474,15 @@ def _find_exposed_offload(measured: Measurements, moved: Frame, thresholds: Thre
             ratio,
             tuple(caveats),
             changes=tuple(_write_offload_changes(by_stage, exposed)),
+            instances=_pick_exposed_copies(measured, (run, role)),
         )
+
+
+def _pick_exposed_copies(measured: Measurements, owner: Owner) -> tuple[Instance, ...]:
+    """Pick the stage with most exposed copies in one step, without pageable ones, and a median one."""
+    rows = measured.frame("transfers")
+    rows = rows.filter(find_rows_of_owners(rows, [owner]) & rows.is_in("direction", ("HtoD", "DtoH")))
+    return pick_cost_instances(measured, rows.filter(~_mask_memory_kind(rows, "pageable")), "exposed_ns")
 
 
 def _write_offload_changes(by_stage: Frame, exposed_ns: float) -> Iterator[str]:

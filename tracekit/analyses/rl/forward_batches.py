@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages, phrase_run
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.job.stages.windows import Owner, find_rows_of_owners
 from tracekit.model.intervals import Ints, find_window_at
-from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
@@ -213,7 +215,15 @@ def _find_small_forward_batches(measured: Measurements, pooled: Frame, threshold
             None,
             ("the saving cannot be derived from a trace: try it", "needs free memory"),
             changes=tuple(_write_larger_batches(names)),
+            instances=_pick_forward_batches(measured, (run, role), names),
         )
+
+
+def _pick_forward_batches(measured: Measurements, owner: Owner, stages: Collection[str]) -> tuple[Instance, ...]:
+    """Pick the longest and the median forward-only micro-batch in some stages."""
+    batches = measured.frame("forward_batches")
+    batches = batches.with_columns(canonical=name_stages(batches, in_file=True))
+    return pick_instances(batches.filter(find_rows_of_owners(batches, [owner]) & batches.is_in("canonical", stages)))
 
 
 def _write_larger_batches(stages: list[str]) -> Iterator[str]:

@@ -17,10 +17,11 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
+from tracekit.job.instances import list_stage_runs, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import count_steps_of_processes
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Heading, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.tables.frame import (
@@ -220,8 +221,16 @@ def _find_ragged_batches(measured: Measurements, instances: Frame, thresholds: T
                 round(gain),
                 ratio,
                 ("long batches use a GPU better: the saving of equal batches is unknown",),
+                instances=_pick_batches(measured, of_kind),
             )
             break
+
+
+def _pick_batches(measured: Measurements, stage_runs: Frame) -> tuple[Instance, ...]:
+    """Pick the longest and the median batch in some runs of a stage."""
+    batches = _list_batches(measured)
+    keys = (*dict.fromkeys((*PROCESS, *_STAGE_RUN_KEYS)), "kind")
+    return pick_instances(batches.filter(batches.is_among(stage_runs, keys, optional=keys)), "length_ns")
 
 
 def _find_redundant_log_probs(
@@ -270,6 +279,7 @@ def _find_redundant_log_probs(
                     "needed if the policy may change before the update (off-policy staleness), or to check the rollout's log-probs",
                 ),
                 changes=(write_change("remove", "range", stage="old_log_prob"),),
+                instances=pick_instances(list_stage_runs(measured, "old_log_prob", run)),
             )
         )
     return findings, verdicts

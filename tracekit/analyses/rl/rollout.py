@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.rollout_generations import (
@@ -26,7 +27,7 @@ from tracekit.job.rollout_generations import (
     measure_end_times,
     measure_rollout_bubble,
 )
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import trim_texts
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
@@ -155,6 +156,17 @@ def _locate_generations(chosen_generations: Sequence[EngineGeneration]) -> tuple
     )
 
 
+def _pick_generations(generations: Sequence[EngineGeneration], costs: Sequence[int]) -> tuple[Instance, ...]:
+    """Pick the worst and the median generation by cost."""
+    labels = [(g.source, g.rank, *g.unit[:3]) for g in generations]
+    rows = from_rows(("source", "rank", "run", "role", "step"), labels).with_columns(
+        ts_ns=np.array([g.ts_ns for g in generations], np.int64),
+        dur_ns=np.array([g.dur_ns for g in generations], np.int64),
+        cost=np.array(costs, np.int64),
+    )
+    return pick_instances(rows, "cost")
+
+
 def _find_rollout_tail(
     measured: Measurements,
     units: Sequence[Sequence[EngineGeneration]],
@@ -262,6 +274,7 @@ def _report_rollout_tail(
         round(gain),
         ratio,
         tuple(_list_tail_caveats(enough)),
+        instances=_pick_generations(enough, [g.gain_ns for g in enough]),
     )
 
 
@@ -330,6 +343,7 @@ def _report_replica_imbalance(
         divide_or_none(saved, step_ns),
         tuple(_list_replica_caveats(several)),
         changes=tuple(write_change("equalise", on, stage=GENERATION_STAGE) for on in ("device", "host")),
+        instances=_pick_generations(last, [max(times) - round(float(np.median(times))) for times in after]),
     )
 
 
@@ -383,6 +397,7 @@ def _find_slow_first_iterations(
         round(cost),
         divide_or_none(cost, step_ns),
         ("the first iterations after an engine starts also capture graphs and warm up the profiler",),
+        instances=_pick_generations(compared_generations, [g.first_excess_ns for g in compared_generations]),
     )
 
 

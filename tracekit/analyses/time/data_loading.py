@@ -11,10 +11,11 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_below
 from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import intersect, measure_coverage, merge_interval_sets, merge_intervals
-from tracekit.model.report import Finding, Place, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import select_all_rows, select_rows, trim_texts
 from tracekit.model.tables.columns import NAME, PLACE
@@ -24,6 +25,7 @@ from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.host.phases import (
     HostWindows,
     build_host_windows,
@@ -44,6 +46,7 @@ LOADER_WAITS = Table(
         "wait_ns": Column("int64", "Wall time of taking them."),
         "max_ns": Column("int64", "Longest wait."),
         "idle_ns": Column("Int64", "Of wait_ns, while none of the process' devices ran anything."),
+        "max_ts_ns": Column("int64", "Start of the longest wait."),
     },
 )
 
@@ -75,7 +78,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         # Each wait counts only its last `wait_ns`, the part no earlier wait covers: overlapping waits count once.
         idle_ns = wait_ns - measure_coverage(working, start + dur - wait_ns, start + dur)
         sums["idle_ns"] = sum_by_group(group, idle_ns, len(first))
-    return {"loader_waits": {**select_all_rows(columns, first), **sums, "max_ns": longest_ns}}
+    sums |= {"max_ns": longest_ns, "max_ts_ns": find_longest_by_keys(columns, start, dur)["longest_ts_ns"]}
+    return {"loader_waits": {**select_all_rows(columns, first), **sums}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -158,7 +162,16 @@ def _find_loader_waits(measured: Measurements, waits: Frame, thresholds: Thresho
                 cost / step_ns,
                 ("most of the wait overlaps with GPU work and costs little now",) if hidden else (),
                 changes=(write_change("set", "host", by=write_name_pattern([name]), to_us=0),),
+                instances=_pick_waits(measured, row),
             )
+
+
+def _pick_waits(measured: Measurements, wait: Mapping[str, Any]) -> tuple[Instance, ...]:
+    """Pick the longest wait of this rank for this loader, and the median of the longest ones of its steps."""
+    rows = measured.frame("loader_waits")
+    for name in ("run", "role", "rank", "name"):
+        rows = rows.filter(rows.equals(name, wait[name]))
+    return pick_instances(rows.with_columns(ts_ns=rows["max_ts_ns"]), "max_ns", length="max_ns")
 
 
 def _advise_on_loader(name: str) -> str:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
+from tracekit.job.instances import list_stage_or_step_runs, pick_instances
 from tracekit.job.longer_steps import find_longer_pause, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
@@ -153,6 +154,7 @@ def _find_drift(
         share,
         ("a temporary slowdown from outside looks the same",),
         changes=_write_drift_changes({int(number) for number in late_steps.values("step")}, factor),
+        instances=pick_instances(list_stage_or_step_runs(measured, stage, run, step=set(late_steps.values("step")))),
     )
 
 

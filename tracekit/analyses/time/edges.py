@@ -15,19 +15,21 @@ from tracekit.job.idle_time.causes import (
     list_edge_rows,
     make_idle_time_measurement,
 )
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, divide_by_gpu_steps, list_undamaged_rows
-from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, concatenate_parts, repeat_number, trim_all_texts
-from tracekit.model.tables.columns import DEVICE, STEP
+from tracekit.model.tables.columns import DEVICE, LONGEST, STEP
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.text.changes import write_change
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.idle_time.causes import DeviceIdle
 from tracekit.process.idle_time.stalls import StallTime, SyncStalls, measure_stage_edges
 
@@ -51,6 +53,7 @@ STAGE_EDGES = Table(
         "inside_ns": Column("Int64", "Of the rest: inside the next stage."),
         "after_sync_ns": Column("int64", "Of that: after a synchronizing call returned."),
         "host_ns": Column("int64", "Of idle less explained: host calls or ops were recorded."),
+        **LONGEST,
     },
 )
 
@@ -76,7 +79,8 @@ def _sum_device_stage_edges(trace: Trace, idle: DeviceIdle, calls: SyncStalls) -
     keys = {name: edges[name] for name in ("step", "stage", "next_stage")}
     times = {name: np.asarray(edges[name]) for name in EDGE_TIME_COLUMNS}
     sums = sum_by_keys(keys, {"count": np.ones(len(edges["edge_ns"]), np.int64), **times})
-    return {**sums, "device": repeat_number(idle.device, len(sums["count"]))}
+    longest = find_longest_by_keys(keys, np.asarray(edges["ts_ns"]), times["edge_ns"])
+    return {**sums, **longest, "device": repeat_number(idle.device, len(sums["count"]))}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
@@ -172,9 +176,16 @@ def _find_stage_edge_idle(measured: Measurements, rows: Frame, thresholds: Thres
                 if 2 * unseen > idle
                 else (),
                 changes=(write_change("set", "host", stage="", to_us=0),),
+                instances=_pick_edges(of_owner),
             )
         )
     return findings
+
+
+def _pick_edges(rows: Frame) -> tuple[Instance, ...]:
+    """Pick the longest edge of the rows with most and with median idle time; each is before its stage's first work."""
+    edges = rows.with_columns(ts_ns=rows["longest_ts_ns"])
+    return pick_instances(edges, "claimed_ns", length="longest_ns", stage=None)
 
 
 ANALYSIS = Analysis(

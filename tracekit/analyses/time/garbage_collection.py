@@ -10,21 +10,24 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages, phrase_run
 from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
+from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_processes
 from tracekit.model.intervals import merge_interval_sets, subtract
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable, trim_all_texts
 from tracekit.model.tables.columns import PLACE, STAGE
-from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.tables.frame import Frame, concat, sum_of
+from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.text.changes import write_change
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 from tracekit.process.calls.activity import COLLECTION, COLLECTION_ROW, find_garbage_collections
+from tracekit.process.extremes import find_longest_and_median
 from tracekit.process.host.phases import HostWindows, build_host_windows, unite_device_busy_time
 
 MOST_PLACES = 3
@@ -41,7 +44,8 @@ GARBAGE = Table(
         "count": Column("int64", "Collections that run in it."),
         "dur_ns": Column("int64", "Their time in it, overlaps counted once."),
         "idle_ns": Column("Int64", "Part of it with all devices idle; <NA> without a recorded device."),
-        "max_ns": Column("int64", "The longest single collection."),
+        "max_ns": Column("int64", "The longest single collection that begins in it."),
+        "max_ts_ns": Column("Int64", "Its start; <NA> if none begins in it."),
     },
 )
 
@@ -57,13 +61,16 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if trace.has("device_ops"):
         busy = merge_interval_sets(list(trace.derived(unite_device_busy_time).values()))
         idle = Nullable(where.covered(subtract(spans, busy)), np.zeros(len(dur), np.bool_))
-    count, longest = np.zeros(len(dur), np.int64), np.zeros(len(dur), np.int64)
     positions, rows = where.both(spans.start)
-    np.add.at(count, rows, 1)
-    np.maximum.at(longest, rows, (spans.end - spans.start)[positions])
+    length = (spans.end - spans.start)[positions]
+    longest_ns = np.zeros(len(dur), np.int64)
+    np.maximum.at(longest_ns, rows, length)
+    count = np.bincount(rows, minlength=len(dur))
+    longest = find_longest_and_median(rows, spans.start[positions], length, len(dur))
     names = ("window", "step", "occurrence", "stage")
     columns = {name: where.columns[name] for name in names}
-    values: dict[str, Array] = {"count": count, "dur_ns": dur, "idle_ns": idle, "max_ns": longest}
+    values: dict[str, Array] = {"count": count, "dur_ns": dur, "idle_ns": idle, "max_ns": longest_ns}
+    values["max_ts_ns"] = longest["longest_ts_ns"]
     return {"garbage_collections": trim_all_texts({**columns, **values})}
 
 
@@ -115,7 +122,16 @@ def _find_collection_cost(measured: Measurements, rows: Frame, thresholds: Thres
             round(lost),
             ratio,
             changes=(write_change("set", "host", by=f"(?i:{COLLECTION.pattern})|{COLLECTION_ROW.pattern}", to_us=0),),
+            instances=_pick_collections(of_owner),
         )
+
+
+def _pick_collections(rows: Frame) -> tuple[Instance, ...]:
+    """Pick the longest collection, and the median of the longest ones of each stage and of each step outside stages."""
+    in_stages, in_steps = (rows.filter(rows.equals("window", window)) for window in ("stage", "step"))
+    # A collection in a stage is also in its step.
+    longest = concat([in_stages, in_steps]).distinct(*CAPTURE, "max_ts_ns")
+    return pick_instances(longest.with_columns(ts_ns=longest["max_ts_ns"]), "max_ns", length="max_ns")
 
 
 def _locate_collections(rows: Frame, run: str | None, role: str | None) -> Iterator[Place]:

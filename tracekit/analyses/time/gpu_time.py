@@ -18,6 +18,7 @@ from tracekit.job.gpu_shares import sum_gpu_time
 from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window, sum_window_idle_by_holder
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
+from tracekit.job.instances import pick_window_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.periodic import list_chore_keys
@@ -311,6 +312,7 @@ def _report_low_utilization(measured: Measurements, stages: list[StageWindow], t
         round(lasting),
         ratio,
         is_catch_all=not named,
+        instances=pick_window_instances(measured, {stage.key for stage in stages}, "idle_ns"),
     )
 
 

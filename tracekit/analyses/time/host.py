@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,16 +19,17 @@ from tracekit.job.idle_time.launching import (
     select_many_kernel_rows,
     subtract_synced_gaps,
 )
+from tracekit.job.instances import pick_cost_instances, pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_processes, count_steps_of_processes
 from tracekit.job.stages.work import phrase_stage_names
 from tracekit.model.intervals import Ints, intersect
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, concatenate_like_arrays, trim_texts
-from tracekit.model.tables.columns import NAME, PLACE, STAGE
+from tracekit.model.tables.columns import LONGEST, NAME, PLACE, STAGE
 from tracekit.model.tables.frame import Frame, divide, sum_of, texts, where
 from tracekit.model.tables.keys import sort_in_groups, sum_by_group
 from tracekit.model.text.changes import write_change, write_name_pattern
@@ -94,6 +96,7 @@ OP_RUNS = Table(
         "call_count": Column("int64", "Calls."),
         "op_ns": Column("int64", "Time of the calls."),
         "span_ns": Column("int64", "From the begin of the first call to the end of the last, Σ over rows of calls."),
+        **LONGEST,
     },
 )
 
@@ -296,7 +299,20 @@ def _find_launch_bound_stages(measured: Measurements, table: Frame, thresholds: 
             owned = counts.filter(counts.equals("run", run) & counts.equals("role", role))
             on_gpus = owned.filter(~owned.is_missing("device_count"))
             steps = count_gpu_steps_of_processes(measured, on_gpus)
-            yield _report_launch_gaps(of_cause, thresholds, steps, name)
+            finding = _report_launch_gaps(of_cause, thresholds, steps, name)
+            stages = [row["canonical"] for row, _ in of_cause]
+            yield replace(finding, instances=_pick_host_windows(measured, owned, stages, "launch_gap_ns"))
+
+
+def _pick_host_windows(
+    measured: Measurements, counts: Frame, stages: Sequence[str | None], cost: str
+) -> tuple[Instance, ...]:
+    """Pick the worst and the median run of some stages (None: the steps) by a column of `host_counts`."""
+    windows = counts.filter(counts.equals("window", "step" if None in stages else "stage"))
+    windows = windows.with_columns(canonical=name_stages(windows))
+    if None not in stages:
+        windows = windows.filter(windows.is_in("canonical", [stage for stage in stages if stage]))
+    return pick_cost_instances(measured, windows, cost)
 
 
 def _group_launch_stages_by_cause(measured: Measurements, rows: Sequence[Row]) -> list[list[tuple[Row, str]]]:
@@ -398,10 +414,12 @@ def _find_small_ops(measured: Measurements, table: Frame, thresholds: Thresholds
         loops = _sum_op_runs(of_owner) if len(of_owner) else of_owner
         _, saved_ratio = steps.per_step(float(loops["lost_ns"].sum()) if len(loops) else 0.0)
         if (saved_ratio or 0.0) >= limit["run_ratio"]:
-            yield _report_op_runs(row, loops, thresholds, steps, phrase_run(measured, run))
+            finding = _report_op_runs(row, loops, thresholds, steps, phrase_run(measured, run))
+            yield replace(finding, instances=pick_longest_instances(of_owner))
         elif _has_many_short_calls(row, limit):
             in_role = table.equals("run", run) & table.equals("role", role) & ~table.is_missing("canonical")
-            yield _report_many_ops(row, table.filter(in_role), thresholds, steps, phrase_run(measured, run))
+            finding = _report_many_ops(row, table.filter(in_role), thresholds, steps, phrase_run(measured, run))
+            yield replace(finding, instances=_pick_host_windows(measured, owned, [None], "leaf_ns"))
 
 
 def _sum_op_runs(runs: Frame) -> Frame:

@@ -9,16 +9,17 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, make_run_heading, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_of_pauses
 from tracekit.job.idle_time.causes import make_idle_time_measurement
-from tracekit.job.idle_time.recurring_pauses import RecurringPauses, find_recurring_pauses
+from tracekit.job.idle_time.recurring_pauses import RecurringPauses, find_recurring_pauses, select_recurring_pauses
+from tracekit.job.instances import pick_instances
 from tracekit.job.rank_groups import EvidenceLack
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import Owner
 from tracekit.job.stages.work import phrase_stage_names
-from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import PLACE, STAGE, STEP, WINDOW
-from tracekit.model.tables.frame import concat, divide
+from tracekit.model.tables.frame import Frame, concat, divide
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
@@ -39,6 +40,7 @@ HOST_PAUSES = Table(
         "pause_ns": Column("int64", "Their time."),
         "code_ns": Column("int64", "Time in Python functions, or in ranges without content."),
         "max_ns": Column("int64", "The longest."),
+        "max_ts_ns": Column("int64", "Start of the longest."),
     },
 )
 
@@ -154,7 +156,13 @@ def _report_pauses(measured: Measurements, owner: Owner, pauses: RecurringPauses
         pauses.ratio,
         caveats,
         changes=tuple(_list_place_changes(pauses, thresholds.of("host-silence")["silence_ns"])),
+        instances=_pick_pauses_at(select_recurring_pauses(measured, owner, pauses)),
     )
+
+
+def _pick_pauses_at(rows: Frame) -> tuple[Instance, ...]:
+    """Pick the longest pause of some places, and the median of the longest ones of each step."""
+    return pick_instances(rows.with_columns(ts_ns=rows["max_ts_ns"]), "max_ns", length="max_ns")
 
 
 def _list_place_changes(pauses: RecurringPauses, silence_ns: float) -> Iterator[str]:

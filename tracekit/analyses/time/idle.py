@@ -31,6 +31,7 @@ from tracekit.job.idle_time.causes import (
     sum_waits_for_pauses,
 )
 from tracekit.job.idle_time.pause_phrases import describe_host_pauses, is_mostly_outside_stages
+from tracekit.job.instances import pick_instances, pick_window_instances
 from tracekit.job.rank_groups import EvidenceLack
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
@@ -46,7 +47,7 @@ from tracekit.job.stages.windows import (
     list_stage_windows,
     list_undamaged_rows,
 )
-from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Chart, Finding, Heading, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
@@ -405,6 +406,7 @@ def _find_host_silence(measured: Measurements, thresholds: Thresholds) -> list[F
                 ratio,
                 caveats,
                 changes=tuple(_list_pause_changes(lost, thresholds.of("host-silence")["silence_ns"])),
+                instances=_pick_pauses(measured, lost, gaps),
             )
         )
     return findings
@@ -426,6 +428,14 @@ def _locate_pauses(lost: HostPauses, gaps: Frame) -> Iterator[Place]:
     places = [_locate_idle_gap(row) for row in gaps.take(longest_of_stages_first).head(3).rows()]
     for place in places or [window.place for window in lost.windows[:3]]:
         yield replace(place, stage=None) if is_mostly_outside_stages(lost) else place
+
+
+def _pick_pauses(measured: Measurements, lost: HostPauses, gaps: Frame) -> tuple[Instance, ...]:
+    """Pick the worst and the median of the longest gaps, by the part of their cause. Without gaps, pick stages by idle time."""
+    if not len(gaps):
+        return pick_window_instances(measured, {window.key for window in lost.windows}, "idle_ns")
+    is_outside = is_mostly_outside_stages(lost)
+    return pick_instances(gaps.with_columns(canonical=None) if is_outside else gaps, "cause_ns")
 
 
 def _describe_pausing_steps(measured: Measurements, owner: Owner, lost: HostPauses) -> str:

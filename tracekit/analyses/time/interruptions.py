@@ -19,18 +19,20 @@ from tracekit.job.idle_time.interruptions import (
     list_interruptions_by_stage,
     measure_step_interruptions,
 )
+from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, repeat_text, trim_all_texts
-from tracekit.model.tables.columns import PLACE, STAGE
+from tracekit.model.tables.columns import LONGEST, PLACE, STAGE
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sum_by_keys
 from tracekit.model.text.changes import write_change, write_name_pattern
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.host.phases import (
     HostPhases,
     HostWindows,
@@ -55,6 +57,7 @@ INTERRUPTIONS = Table(
         "count": Column("int64", "Calls, those within another of their kind not counted."),
         "dur_ns": Column("int64", "Their time, overlaps counted once: adds up over names and places."),
         "idle_ns": Column("Int64", "Part of it with all devices idle; <NA> without a recorded device."),
+        **LONGEST,
     },
 )
 
@@ -97,7 +100,7 @@ def _count_interruptions(trace: Trace, kind: str, rows: Ints) -> dict[str, Array
     if trace.has("device_ops"):
         busy = merge_interval_sets(list(trace.derived(unite_device_busy_time).values()))
         values["idle_ns"] = own_ns - measure_coverage(busy, end - own_ns, end)
-    sums: dict[str, Array] = {**sum_by_keys(keys, values)}
+    sums: dict[str, Array] = {**sum_by_keys(keys, values), **find_longest_by_keys(keys, start, dur)}
     if not trace.has("device_ops"):
         sums["idle_ns"] = repeat_number(None, len(sums["dur_ns"]))
     return sums
@@ -184,6 +187,7 @@ def _report_allocator_calls(
         steady_interruption.lost_ratio,
         tuple(caveats),
         changes=tuple(_write_call_changes(late)),
+        instances=pick_longest_instances(late),
     )
 
 
@@ -204,6 +208,7 @@ def _report_recompilation(
         steady_interruption.lost_ratio,
         ("first steps are known by their number: a resumed run compiles again",),
         changes=tuple(_write_call_changes(steady_interruption.rows)),
+        instances=pick_longest_instances(steady_interruption.rows),
     )
 
 
@@ -224,6 +229,7 @@ def _report_graph_capture(
         steady_interruption.lost_ratio,
         ("an engine that frees its memory between steps may have to capture again",),
         changes=tuple(_write_call_changes(steady_interruption.rows)),
+        instances=pick_longest_instances(steady_interruption.rows),
     )
 
 

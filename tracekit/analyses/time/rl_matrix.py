@@ -14,6 +14,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import list_stage_ranges, make_label_headings, phrase_run
+from tracekit.job.instances import list_stage_runs, pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.ranks_to_plot import choose_rows_to_plot
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
@@ -104,6 +105,7 @@ def _find_periodic_stages(measured: Measurements, thresholds: Thresholds) -> Ite
             stage.share,
             ("a planned stage: the saving depends on how much less often or shorter it can run",),
             changes=(write_change("remove", "range", stage=stage.canonical),),
+            instances=pick_instances(list_stage_runs(measured, stage.canonical, stage.run, role={stage.role})),
         )
 
 

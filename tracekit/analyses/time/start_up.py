@@ -19,6 +19,7 @@ from tracekit.job.frames import (
     summarize_step_walls,
 )
 from tracekit.job.idle_time.interruptions import find_costly_interruptions
+from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
@@ -44,7 +45,7 @@ from tracekit.model.tables.arrays import (
     trim_all_texts,
     trim_texts,
 )
-from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
+from tracekit.model.tables.columns import DEVICE, LONGEST, PLACE, STAGE, TS
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import PROCESS, sum_by_keys
 from tracekit.model.text.kernel_labels import shorten_kernel_name
@@ -53,6 +54,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.process.device.busy import break_down_device_windows, compute_busy_intervals, group_rows_by_device
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.host.phases import (
     HostPhases,
     HostWindows,
@@ -91,6 +93,7 @@ START_UP = Table(
         "dur_ns": Column("int64", "Their time, overlaps counted once."),
         "idle_ns": Column("Int64", "Part of it with all devices idle; <NA> without a recorded device."),
         "usual_ns": Column("Int64", "Median of the other calls of the name; <NA> for a lone call, or where unused."),
+        **LONGEST,
     },
 )
 
@@ -199,7 +202,7 @@ def _sum_start_up_calls(
     size = len(sums["dur_ns"])
     if not trace.has("device_ops"):
         sums["idle_ns"] = repeat_number(None, size)
-    return {**sums, "is_rare": np.full(size, is_rare)}
+    return {**sums, **find_longest_by_keys(keys, start, dur), "is_rare": np.full(size, is_rare)}
 
 
 def _keep_longest_start_up_names(names: Coded, dur: Ints) -> Coded:
@@ -297,6 +300,7 @@ def _find_start_up_before_work(measured: Measurements, rows: Frame, thresholds: 
             lost_ns,
             lost_ratio,
             (_caveat_time_after_start_up(after_ns),),
+            instances=pick_longest_instances(calls),
         )
 
 
@@ -328,6 +332,7 @@ def _find_wait_in_progress(measured: Measurements, rows: Frame) -> Iterator[Find
             None,
             None,
             (_caveat_time_after_start_up(prefix.whole_ns - prefix.start_up_ns),),
+            instances=pick_longest_instances(waits),
         )
 
 
@@ -357,6 +362,7 @@ def _find_start_skew(measured: Measurements, rows: Frame) -> Iterator[Finding]:
             None,
             None,
             ("this report excludes that call",),
+            instances=pick_longest_instances(of_run),
         )
 
 
@@ -390,6 +396,7 @@ def _find_start_up_within_steps(measured: Measurements, rows: Frame, thresholds:
             _locate_start_up_calls(calls),
             round(lost),
             ratio,
+            instances=pick_longest_instances(calls),
         )
 
 
@@ -432,6 +439,7 @@ def _find_start_up_in_warm_up(measured: Measurements, rows: Frame, thresholds: T
             None,
             None,
             ("this report excludes these steps",),
+            instances=pick_longest_instances(of_run),
         )
 
 
@@ -457,6 +465,7 @@ def _find_start_up_outside_steps(measured: Measurements, rows: Frame, thresholds
             None,
             None,
             ("this report excludes that time",),
+            instances=pick_longest_instances(of_run),
         )
 
 

@@ -14,12 +14,14 @@ from tracekit.job.frames import (
     STEP_BOUNDS,
     STEP_ORIGINS,
     UNIT,
+    clear_redundant_parts,
     list_stage_ranges,
     make_label_headings,
     make_run_heading,
     phrase_run,
     summarize_step_walls,
 )
+from tracekit.job.instances import list_step_runs, pick_instances
 from tracekit.job.longer_steps import LongerPause, find_longer_pause, measure_device_walls
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import measure_stage_durations
@@ -28,7 +30,7 @@ from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.failed_questions import has_faults, judge_if_sound
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Heading, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import repeat_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
@@ -344,9 +346,17 @@ def _find_step_variance(measured: Measurements, walls: Frame, thresholds: Thresh
                 tuple(reasons[1:]),
                 is_catch_all=True,
                 changes=tuple(write_change("equalise", on, across="step") for on in ("device", "host")),
+                instances=_pick_steps(measured, of_run.with_columns(cost=wall)),
             )
         )
     return findings
+
+
+def _pick_steps(measured: Measurements, walls: Frame) -> tuple[Instance, ...]:
+    """Pick the longest step and a median one, without their planned stages, on the rank where each is longest."""
+    steps = list_step_runs(measured, walls.values("run")[0]).sort("dur_ns", descending=["dur_ns"])
+    steps = clear_redundant_parts(steps).distinct(*UNIT)
+    return pick_instances(steps.join(walls.select(*UNIT, "cost"), UNIT, optional=UNIT), "cost")
 
 
 MIN_EXPLAINED_VARIANCE_RATIO = 0.5

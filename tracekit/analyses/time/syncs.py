@@ -12,6 +12,7 @@ from tracekit.job.frames import make_label_headings
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
+from tracekit.job.instances import pick_cost_instances
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import STAGE_KEY, divide_by_gpu_steps, list_rows_of_windows, list_undamaged_rows
@@ -125,9 +126,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = "no synchronizing call was recorded in a step or stage"
         return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
     sync_windows = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
+    of_windows = [_report_sync_stalls(measured, sync_window, rows, thresholds) for sync_window in sync_windows]
     return ANALYSIS.answered(
         sheets=lambda: (_make_sync_call_table(measured, rows),),
-        findings=tuple(_report_sync_stalls(sync_window, rows, thresholds) for sync_window in sync_windows),
+        findings=tuple(of_windows),
         verdicts=unseen,
     )
 
@@ -170,7 +172,9 @@ def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
     )
 
 
-def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Thresholds) -> Finding:
+def _report_sync_stalls(
+    measured: Measurements, sync_window: SyncBoundStage, rows: Frame, thresholds: Thresholds
+) -> Finding:
     """Report R02: synchronizing calls after which the GPU idles until the host has launched again."""
     window = sync_window.window
     idle, (lost, ratio) = window.per_step(sync_window.idle_ns)[0], window.per_step(sync_window.lost_ns)
@@ -207,6 +211,7 @@ def _report_sync_stalls(sync_window: SyncBoundStage, rows: Frame, thresholds: Th
         round(lost),
         ratio,
         changes=tuple(_write_sync_changes(window.canonical, by_op)),
+        instances=pick_cost_instances(measured, of_window, "idle_ns"),
     )
 
 

@@ -382,6 +382,8 @@ ANALYSIS = Analysis(
         "windows",
         "memory_segments",
         "log_values",
+        "engine_log",
+        "engine_requests",
     ),
     args=("In msg nelems",),
     writes=(CAPTURES, RECORDINGS, "quality"),

@@ -84,7 +84,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if plots is not None:
         out.refuse_plots(plots)
 
-    options = replace(options, details=_needs_details(targets, save, plots, verbose, strict))
+    details = _needs_details(targets, save, plots, verbose, strict)
+    options = replace(options, details=details, timeline=any(target.format == "html" for target in targets))
     started = time.monotonic()
     result = report_cache.analyze_cached(paths, options)
     elapsed_s = time.monotonic() - started

@@ -174,7 +174,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
         compared = comparing.compare_paths(
             sides.base,
             sides.opt,
-            options,
+            replace(options, timeline=any(target.format == "html" for target in targets)),
             _apply_gate_file(choices, gate_file, noise),
             sides.base_steps,
             sides.opt_steps,

@@ -145,7 +145,8 @@ def _export_analysis(paths: Sequence[str], targets: Sequence[OutputTarget], mann
     from tracekit.pipeline.cache import saved_measurements
 
     _refuse_gate_formats(targets)
-    result = report_cache.analyze_cached(paths, manner.options)
+    timeline = any(target.format == "html" for target in targets)
+    result = report_cache.analyze_cached(paths, replace(manner.options, timeline=timeline))
     for target in targets:
         if target.format == "tkm":
             saved_measurements.save(result.measurements, target.path)

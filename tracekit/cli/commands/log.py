@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -51,7 +52,7 @@ def command(*, paths: tuple[str, ...], targets: tuple[str, ...], run: str | None
     from tracekit.render.html import render_html
 
     wanted = [_parse_log_target(text) for text in targets]
-    report = report_cache.analyze_cached(list(paths), options).report
+    report = report_cache.analyze_cached(list(paths), replace(options, timeline=True)).report
     markdown, data = str(render(report, "md")), str(render(report, "json"))
     page = render_html(report, RenderOptions())
     logged = ExportedReport(report.title, extract_points(report), summarize_for_tracker(report), page, markdown, data)

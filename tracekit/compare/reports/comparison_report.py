@@ -12,7 +12,7 @@ from tracekit.compare.amdahl import (
     format_speedup_with_interval,
     is_of_steps_alone,
 )
-from tracekit.compare.comparison import Change, Comparison
+from tracekit.compare.comparison import Change, Comparison, LengthComparison
 from tracekit.compare.differences import shorten_difference_name
 from tracekit.compare.gates.gate_sheet import build_gate_section, describe_gate_result
 from tracekit.compare.reports import attribution_tables as attribution_sheets
@@ -20,6 +20,7 @@ from tracekit.compare.reports import memory_tables as memory_sheets
 from tracekit.compare.reports.charts import build_comparison_charts
 from tracekit.compare.work_units import name_samples
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
+from tracekit.model.inputs.timeline import Timeline, TimelineSide
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     RANGE_CADENCE,
@@ -32,6 +33,7 @@ from tracekit.model.metrics import (
     make_devices_caption,
 )
 from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.units import format_quantity, format_signed, format_speedup
 
 FIRST_TABLE_METRICS = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
@@ -80,7 +82,17 @@ def build_comparison_report(comparison: Comparison) -> Report:
         sections=tuple(section for section in sections if section.sheets or section.caveats or section.charts),
         basis=tuple(_describe_report_basis(comparison)),
         cautions=comparison.warnings[:FIRST_CAUTIONS],
+        timeline=Timeline((), sides=tuple(_list_timeline_sides(comparison)), causes=PAGE_CAUSES),
     )
+
+
+def _list_timeline_sides(comparison: Comparison) -> Iterator[TimelineSide]:
+    """List both sides of the page: their processes, if the comparison has them, and the steps that it excludes."""
+    sides = comparison.timeline.sides if comparison.timeline else (TimelineSide(""), TimelineSide(""))
+    for name, side in zip((comparison.base, comparison.opt), sides, strict=True):
+        dropped = [(step.run, step.step) for step in comparison.dropped if step.side == name]
+        excluded = tuple((run, number) for run, number in dropped if number is not None)
+        yield TimelineSide(name, side.processes, excluded)
 
 
 def describe_comparison(comparison: Comparison) -> str:
@@ -124,9 +136,44 @@ def _make_comparison_overview(comparison: Comparison) -> Sheet:
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
         return memory_sheets.make_memory_levels_sheet("overview", comparison.memory)
+    if comparison.lengths is not None and step.name == UNPROFILED:
+        return _make_lengths_sheet("overview", comparison.lengths)
     return attribution_sheets.make_attribution_overview(comparison.origin, step) or _make_stages_sheet(
         "overview", comparison
     )
+
+
+def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
+    """Make the table of two logs: raw change, per token, and at equal length."""
+    headings = parse_headings("""
+        stage | stage
+        base | before | ns | Mean of the steady steps.
+        opt | after | ns
+        raw | raw | ratio | Change of the mean.
+        per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
+        change | at equal length | ratio | Change at the mean length of both, by regression.
+        low | CI low | ratio | Within these two runs.
+        high | CI high | ratio
+        word | verdict
+        note | note
+    """)
+    rows = [
+        (
+            change.stage or "(step)",
+            change.base,
+            change.opt,
+            change.raw,
+            change.per_token,
+            change.change,
+            change.low,
+            change.high,
+            WORDS.get(change.word, change.word),
+            change.note,
+        )
+        for change in lengths.changes
+    ]
+    caption = "Changes: above 0 is longer. The verdict is that at equal length, within these two runs."
+    return Sheet(name, "Two logs at equal length", headings, tuple(rows), caption=caption)
 
 
 def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tracekit.job.collectives.matching import CLOCK, measure_clock_offsets
 from tracekit.model.records import dataclass
+from tracekit.model.report import ClockOffset
 from tracekit.model.tables.keys import CAPTURE
 from tracekit.model.trace import Measurements, derive_once
 
@@ -52,6 +53,12 @@ def compute_clock_corrections(measured: Measurements) -> dict[Owner, ClockCorrec
         used = offset if certain and not one_host else 0
         by_owner[key] = ClockCorrection(used, spread, number)
     return by_owner
+
+
+def list_clock_offsets(measured: Measurements) -> tuple[ClockOffset, ...]:
+    """List the clock of every process that could be compared with another, for the report."""
+    corrections = compute_clock_corrections(measured).items()
+    return tuple(ClockOffset(*owner, each.offset_ns, each.uncertainty_ns, each.set) for owner, each in corrections)
 
 
 def _make_clock_key(row: Mapping[str, Any]) -> Owner:

@@ -72,6 +72,12 @@ def find_recurring_pauses(measured: Measurements) -> dict[Owner, RecurringPauses
     return found
 
 
+def select_recurring_pauses(measured: Measurements, owner: Owner, pauses: RecurringPauses) -> Frame:
+    """Select the rows of `host_pauses` at the places where the pauses of one run and role recur, with `canonical`."""
+    rows = _select_judged_pauses(measured)
+    return rows.filter(find_rows_of_owners(rows, [owner]) & rows.is_among(pauses.places, PLACE, optional=PLACE))
+
+
 def _select_judged_pauses(measured: Measurements) -> Frame:
     """Select the pauses inside stages, and in marked steps outside stages; scheduled stages do not count."""
     rows = clear_redundant_parts(list_undamaged_rows(measured, "host_pauses"))

@@ -10,7 +10,7 @@ from tracekit.job.frames import divide_or_none, name_stages, phrase_run
 from tracekit.job.stages.windows import Owner, StageWindow, count_recorded_steps_of_processes
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
-from tracekit.model.tables.frame import Frame, sum_of
+from tracekit.model.tables.frame import Frame, concat, sum_of
 from tracekit.model.text.changes import write_change
 from tracekit.model.trace import Measurements
 
@@ -83,6 +83,14 @@ def list_stage_work(
             )
         )
     return works
+
+
+def list_work_rows(measured: Measurements, kind: str, works: Sequence[StageWork], table: str = "work_classes") -> Frame:
+    """List the rows of class `kind` behind these works, with `canonical`."""
+    wanted = {stage.window.key for work in works for stage in work.stages}
+    of_windows = measured.derived(_RowsByStage(table))
+    parts = [rows.filter(rows.equals("class", kind)) for window, rows in of_windows if window.key in wanted]
+    return concat(parts)
 
 
 def merge_stage_work(measured: Measurements, works: Sequence[StageWork]) -> list[StageWork]:

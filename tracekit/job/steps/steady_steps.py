@@ -19,6 +19,7 @@ from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, DroppedStep, f
 from tracekit.model import failed_questions
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
+from tracekit.model.report import StepNumbers
 from tracekit.model.tables.arrays import Columns, mask_value
 from tracekit.model.tables.frame import Bools, Frame, count_rows, median_of, texts, where
 from tracekit.model.tables.keys import CAPTURE
@@ -150,6 +151,20 @@ def _keep_needed_first_steps(left_out: Sequence[DroppedStep], steps: Frame) -> I
         if step is not None and step.is_first and counting[number] < LEAST_COUNTED
     }
     yield from (step for step in left_out if step not in needed)
+
+
+def list_counted_steps(measured: Measurements, left_out: Steps) -> tuple[StepNumbers, ...]:
+    """List the numbers of the steps that count and of those left out, by run; runs without numbered steps are missing."""
+    steps = measured.frame("steps")
+    numbered = steps.filter(~steps.is_missing("step"))
+    counted = []
+    for of_run in numbered.group_by("run").frames():
+        run = of_run.values("run")[0]
+        gone = {step.step for step in left_out if step.run == (run or "")}
+        numbers = sorted(set(of_run.values("step")))
+        left = tuple(number for number in numbers if number in gone)
+        counted.append(StepNumbers(run, tuple(number for number in numbers if number not in gone), left))
+    return tuple(counted)
 
 
 def drop_left_out_steps(measured: Measurements, steps: Steps) -> Measurements:

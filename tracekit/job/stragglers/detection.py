@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run, summarize_step_walls
+from tracekit.job.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -43,7 +44,7 @@ from tracekit.job.stragglers.lateness import (
     sum_wait_cost_by_rank,
 )
 from tracekit.model.records import dataclass
-from tracekit.model.report import Finding, Metric, Place, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Verdict
 from tracekit.model.stats.lasting import count_rounds_needed
 from tracekit.model.stats.many import adjust_benjamini_hochberg
 from tracekit.model.tables.frame import Bools, Frame, max_of, mean_of, sum_of, where
@@ -434,6 +435,7 @@ def _make_straggler_finding(
         round(cost_ns),
         share,
         changes=tuple(write_change("equalise", on, rank=set(late.ranks)) for on in ("device", "host")),
+        instances=_pick_late_steps(measured, late, stage),
     )
 
 
@@ -480,6 +482,21 @@ def _find_stage_of_lateness(waited: CollectiveWaits, late: LateRanks) -> str:
     if not len(parts) or parts.sum() < 0.5 * late.late_set.late_ns.sum():
         return ""
     return waited.stages[int(parts.argmax())]
+
+
+def _pick_late_steps(measured: Measurements, late: LateRanks, stage: str) -> tuple[Instance, ...]:
+    """Pick the step in which a member is latest, and a median one, at the stage that makes it late."""
+    runs = list_stage_or_step_runs(measured, stage, late.rank_group.run, rank=late.ranks)
+    ranks = np.array(late.members.values("rank"), np.int64)
+    count = len(late.lateness.steps)
+    costs = late.lateness.steps.take(np.tile(np.arange(count), len(ranks)))
+    costs = costs.with_columns(
+        role=late.rank_group.role,
+        replica=late.rank_group.replica,
+        rank=np.repeat(ranks, count),
+        cost=late.lateness.late_ns[late.late_set.is_late].ravel().astype(np.int64),
+    )
+    return pick_member_instances(late.rank_group.select_rows(runs), costs)
 
 
 def _locate_late_member(late: LateRanks, row: int, stage: str) -> Place:

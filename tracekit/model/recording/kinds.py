@@ -298,6 +298,10 @@ def _describe_memory_log(group: RecordingGroup) -> str:
     return f"A log of memory by step{group.share}."
 
 
+def _describe_engine_log(group: RecordingGroup) -> str:
+    return f"A log of a rollout engine, its requests or a machine{group.share}."
+
+
 def _describe_flight_dumps(group: RecordingGroup) -> str:
     count = len(group.sources)
     backend = "gloo" if _is_gloo(group) else "NCCL"
@@ -475,6 +479,7 @@ KINDS: Mapping[str, RecordingKind] = {
         ),
         RecordingKind("memory-timeline", "Memory timeline", "all", _describe_memory_timeline),
         RecordingKind("memory-log", "Log of memory by step", "all", _describe_memory_log),
+        RecordingKind("engine-log", "Log of an engine or a machine", "all", _describe_engine_log),
         RecordingKind(
             "driver-log",
             "Driver log only",

@@ -260,6 +260,12 @@ def _test_hamed_rao(y: Floats, residuals: Floats) -> float:
     return _compute_normal_tail(_compute_kendall_score(y), _compute_score_variance(y) * factor)
 
 
+def compute_trend_p(y: Floats, residuals: Floats) -> float:
+    """Compute the one-sided p of a rise: the larger of the Mann-Kendall test and the one that allows for autocorrelation."""
+    ys, rest = _thin_series(y, residuals)
+    return max(_test_mann_kendall(ys), _test_hamed_rao(ys, rest))
+
+
 def _find_best_split(y: Floats) -> int:
     """Find the start of the least-squares single level shift (segments of ≥ 3 points); 0 if there is none."""
     n = len(y)

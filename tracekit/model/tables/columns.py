@@ -63,10 +63,21 @@ PLACE = {
 WINDOW = Column("category", "capture | step | stage.", ("capture", "step", "stage"))
 SHAPE_COUNT = Column("int64", "Distinct shapes in this row: 1, more for the pooled rest.")
 CALL_COUNT = Column("int64", "Calls.")
+LONGEST = {
+    "longest_ts_ns": Column("int64", "Start of the longest one."),
+    "longest_ns": Column("int64", "Its duration."),
+}
+EXTREMES = {
+    "longest_ts_ns": Column("Int64", "Start of the longest one; <NA> where unused."),
+    "longest_ns": Column("Int64", "Its duration."),
+    "median_ts_ns": Column("Int64", "Start of the one in the middle by duration."),
+    "median_ns": Column("Int64", "Its duration."),
+}
 CLASS_WORK = {
     "device": DEVICE,
     "count": Column("int64", "Device ops; on the host, spans."),
     "busy_ns": Column("int64", "Union of their time; on the host, per thread."),
     "top": Column("category", "Name with most time in it."),
     "capability": Column("Int64", "Compute capability × 10 as recorded: 80 is 8.0."),
+    **EXTREMES,
 }

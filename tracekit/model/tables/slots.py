@@ -120,6 +120,18 @@ CPU_ACTIVITY_TITLES: Mapping[str, tuple[str, str]] = {
 }
 """Title and meaning of each activity."""
 
+PAGE_CAUSES: tuple[tuple[str, str, str], ...] = (
+    *((cause, *CAUSE_TITLES[cause]) for cause in CAUSES),
+    ("host_gc", "garbage collection", "No op ran on the thread: Python collected garbage."),
+    ("host_loader", "data loader", "No op ran on the thread: it waited for the data loader."),
+    ("host_sync", "collective wait", "No op ran on the thread: it waited for a collective to end."),
+    ("host_op", "op on another thread", "No op ran on the thread: another thread of the process ran one."),
+    ("host_code", "Python", "No op ran on the thread: Python functions or leaf ranges did."),
+    ("host_none", "between ops", "Nothing was recorded, but not for long."),
+    ("host_silent", "no host activity", "Nothing was recorded on any thread for long."),
+)
+"""Color key, title and meaning of the causes on a page: idle time of devices by `CAUSES`, then of threads by `CPU_ACTIVITIES`."""
+
 NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"
 """Values in place of an op path: in no op, launch not recorded, and the sum of a source's many small rows."""
 

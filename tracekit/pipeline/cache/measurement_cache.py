@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as once
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ from tracekit.readers import find_reader
 
 _KIND = "measured"
 _KEY_SEPARATOR = "-"
-_GRAPHS = "graphs"
-"""Argument of the measuring function, and part of the key of entries with graphs."""
+_EXTRAS = ("graphs", "timeline")
+"""Arguments of the measuring function that add to the measurements, and part of the key of entries with these parts."""
 _SUFFIX = cache.KINDS[_KIND]
 _UNCOMBINED: Mapping[str, Any] = {"combine": None}
 _MEASURING_PACKAGES = ("analyses", "discover", "job", "model", "pipeline", "process", "readers", "replay")
@@ -47,13 +48,13 @@ _MEASURING_PACKAGES = ("analyses", "discover", "job", "model", "pipeline", "proc
 class MeasurementCache:
     """The cache folder of one run, its size limit, and the part of the key that all sources share.
 
-    With `graphs`, only entries with dependency graphs are wanted; without it they serve as well as those without.
+    Only entries with the wanted `extras` serve, and those with more do too.
     """
 
     folder: Path
     limit_bytes: int
     basis: str
-    graphs: bool = False
+    extras: tuple[str, ...] = ()
 
 
 def open_measurement_cache(chosen: Mapping[str, Any]) -> MeasurementCache | None:
@@ -63,10 +64,12 @@ def open_measurement_cache(chosen: Mapping[str, Any]) -> MeasurementCache | None
     """
     if cache.is_cache_off() or (folder := cache.make_kind_folder(_KIND)) is None:
         return None
-    said = [(name, _sort_set(chosen[name])) for name in sorted(chosen) if name != _GRAPHS]
+    said = [(name, _sort_set(chosen[name])) for name in sorted(chosen) if name not in _EXTRAS]
     libraries = platform.python_version(), np.__version__, find_distribution("pandas")
     basis = repr((_digest_measuring_code(), libraries, said))
-    return MeasurementCache(folder, cache.read_cache_limit(), basis, bool(chosen.get(_GRAPHS)))
+    return MeasurementCache(
+        folder, cache.read_cache_limit(), basis, tuple(name for name in _EXTRAS if chosen.get(name))
+    )
 
 
 def _sort_set(value: Any) -> Any:
@@ -146,7 +149,7 @@ def _measure_and_store(
         discovered
     )
     if entry is not None and is_same and not any(part.faults for part in parts):
-        _store_entry(_name_graph_entry(entry) if shelf.graphs else entry, parts, discovered)
+        _store_entry(_name_extended_entry(entry, shelf.extras), parts, discovered)
     return parts
 
 
@@ -183,16 +186,22 @@ def _locate_entry(source: Source, shelf: MeasurementCache) -> Path | None:
     return shelf.folder / f"{_digest_source_key(source, shelf)}{_KEY_SEPARATOR}{content}{_SUFFIX}"
 
 
-def _name_graph_entry(entry: Path) -> Path:
-    """Name the entry of the same source with graphs."""
+def _name_extended_entry(entry: Path, extras: tuple[str, ...]) -> Path:
+    """Name the entry of the same source with extras."""
+    if not extras:
+        return entry
     of_source, separator, content = entry.stem.partition(_KEY_SEPARATOR)
-    return entry.with_name(f"{of_source}{separator}{_digest_cache_key(content, _GRAPHS)}{entry.suffix}")
+    return entry.with_name(f"{of_source}{separator}{_digest_cache_key(content, *extras)}{entry.suffix}")
 
 
 def _find_serving_entry(entry: Path, shelf: MeasurementCache) -> Path | None:
-    """Find an entry that has what is wanted; None without one."""
-    serving = [_name_graph_entry(entry)] if shelf.graphs else [entry, _name_graph_entry(entry)]
-    return next((path for path in serving if path.exists()), None)
+    """Find an entry that has what is wanted, the smallest one; None without one."""
+    for count in range(len(shelf.extras), len(_EXTRAS) + 1):
+        for extras in combinations(_EXTRAS, count):
+            path = _name_extended_entry(entry, extras)
+            if {*shelf.extras} <= {*extras} and path.exists():
+                return path
+    return None
 
 
 def _get_reader_inputs(source: Source) -> Any:

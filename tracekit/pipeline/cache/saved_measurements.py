@@ -6,6 +6,7 @@
     TABLE/COLUMN.codes             int32 indices into the list of categories, -1 if missing
     TABLE/COLUMN.categories        list of categories, as JSON
     graphs/…                       dependency graphs, where they were measured (`saved_graphs`)
+    pages/…                        data of the explorer page, where it was measured (`saved_pages`)
 
 The same measurements give the same bytes. Additions to the manifest keep the version, and older readers ignore them;
 incompatible changes raise it. Loading trusts no input: it checks every size before allocating and every value before
@@ -42,6 +43,7 @@ from tracekit.model.tables import RAW, TABLES, Column, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, choose_narrowest
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 from tracekit.pipeline.cache.saved_graphs import decode_graphs, encode_graphs
+from tracekit.pipeline.cache.saved_pages import decode_pages, encode_pages
 
 __all__ = [
     "HEAD_BYTES",
@@ -95,18 +97,26 @@ def save(measurements: Measurements, path: Path | str) -> None:
     }
     if measurements.faults:
         manifest["faults"] = [asdict(fault) for fault in measurements.faults]
-    if measurements.graphs:
-        manifest["graphs"] = True
+    manifest |= {name: True for name in ("graphs", "pages") if getattr(measurements, name)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         _add_archive_entry(archive, MANIFEST, _encode_saved_json(manifest), zipfile.ZIP_STORED)
         for name, rows in tables.items():
             for column, kind, data in _list_column_blocks(TABLES[name], rows):
                 _add_archive_entry(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
-        if measurements.graphs:
-            for entry, data in encode_graphs(measurements.graphs, measurements.sources, _encode_saved_json):
-                _add_archive_entry(archive, entry, data, zipfile.ZIP_DEFLATED)
+        _add_extras(archive, measurements)
     write_atomically(path, buffer.getvalue())
+
+
+def _add_extras(archive: zipfile.ZipFile, measurements: Measurements) -> None:
+    """Add the dependency graphs, and the page data, which is compressed."""
+    sources = measurements.sources
+    if measurements.graphs:
+        for entry, data in encode_graphs(measurements.graphs, sources, _encode_saved_json):
+            _add_archive_entry(archive, entry, data, zipfile.ZIP_DEFLATED)
+    if measurements.pages:
+        for entry, data in encode_pages(measurements.pages, sources, _encode_saved_json):
+            _add_archive_entry(archive, entry, data, zipfile.ZIP_STORED)
 
 
 def _order_saved_tables(tables: Mapping[str, Columns]) -> dict[str, Columns]:
@@ -293,6 +303,7 @@ def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
     records = _check_saved_list(manifest.get("sources"), "sources")
     sources = tuple(_decode_saved_source(record) for record in records)
     graphs = decode_graphs(archive, sources) if manifest.get("graphs") is True else ()
+    pages = decode_pages(archive, sources) if manifest.get("pages") is True else ()
     archive.finish()
     return Measurements(
         arrays=_order_saved_tables(tables),
@@ -304,6 +315,7 @@ def _decode_saved_measurements(archive: _SavedArchive) -> Measurements:
         facts=parse_facts(_check_saved_object(manifest.get("facts"), "facts")),
         faults=tuple(_decode_saved_fault(record) for record in _check_saved_list(manifest.get("faults", []), "faults")),
         graphs=graphs,
+        pages=pages,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import SEVERITIES, Finding, RunReplay, Saving, Section, Verdict
 from tracekit.model.thresholds import Thresholds
@@ -48,10 +49,11 @@ MOST_COVERED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PredictedSections:
-    """Sections whose findings have savings and ranks, and the replay of each run."""
+    """Sections whose findings have savings and ranks, the replay of each run, and the critical paths if asked for."""
 
     sections: tuple[Section, ...]
     replays: tuple[RunReplay, ...]
+    critical: PathPieces | None = None
 
 
 @dataclass(frozen=True, slots=True)

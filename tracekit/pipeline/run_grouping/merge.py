@@ -45,6 +45,7 @@ def merge(parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, o
         _merge_facts(facts),
         faults=tuple(chain_attribute(parts, "faults")),
         graphs=tuple(chain_attribute(parts, "graphs")),
+        pages=tuple(chain_attribute(parts, "pages")),
     )
 
 
@@ -146,6 +147,7 @@ def _rename_runs_and_sources(part: Measurements, runs: Mapping[str, str], source
         arrays=tables,
         sources=tuple(_rename_source(source, runs, sources) for source in part.sources),
         graphs=tuple(replace(graph, source=_rename_source(graph.source, runs, sources)) for graph in part.graphs),
+        pages=tuple(replace(page, source=_rename_source(page.source, runs, sources)) for page in part.pages),
         failures=_rename_item_sources(part.failures, sources),
         notes=_rename_item_sources(part.notes, sources),
         faults=_rename_item_sources(part.faults, sources),

@@ -84,4 +84,5 @@ def _split_by_sources(measured: Measurements, names: frozenset[str], *, is_kept:
         measured.facts,
         faults=tuple(fault for fault in measured.faults if (fault.source in names) == is_kept),
         graphs=tuple(graph for graph in measured.graphs if (graph.source.name in names) == is_kept),
+        pages=tuple(page for page in measured.pages if (page.source.name in names) == is_kept),
     )

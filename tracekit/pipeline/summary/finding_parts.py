@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tracekit.model.report import SEVERITIES, Finding, Section, Severity
+from tracekit.model.report import SEVERITIES, Finding, Instance, Section, Severity
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.units import format_quantity
@@ -75,7 +75,14 @@ def _merge_findings(findings: list[Finding], thresholds: Thresholds) -> Finding:
         caveats=_drop_repeated_items(caveat for part in counted for caveat in part.caveats),
         parts=tuple(parts),
         changes=_drop_repeated_items(change for part in counted for change in part.changes),
+        instances=_merge_instances(counted),
     )
+
+
+def _merge_instances(parts: Sequence[Finding]) -> tuple[Instance, ...]:
+    """Keep the worst instance of all parts, and the median one of the part that it is of."""
+    of_parts = [part.instances for part in parts if part.instances]
+    return max(of_parts, key=lambda instances: instances[0].cost, default=())
 
 
 def _is_counted_part(part: Finding, first: Finding) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from tracekit.discover.arguments import FileCounts, count_found_files, format_fi
 from tracekit.discover.sampling import SAMPLED
 from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
+from tracekit.job.engines.records import measure_engine_headline
 from tracekit.job.frames import (
     ORIGIN_NOTES,
     REPEATING,
@@ -41,7 +41,11 @@ from tracekit.model.text.labels import choose_plural, format_numbered_word, join
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
+from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only_engine_logs
 from tracekit.pipeline.summary.host_shares import measure_host_shares
+from tracekit.pipeline.summary.number_types import list_number_types
+from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
+from tracekit.pipeline.summary.run_logs import describe_run_logs, has_only_run_logs, measure_run_log_headline
 
 T = TypeVar("T")
 
@@ -57,17 +61,20 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
+    only_logs = _evaluate_sound_part(measured, has_only_run_logs, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
+        _make_summary_fact(measured, describe_run_logs),
         _make_summary_fact(measured, _count_summary_runs),
-        _make_summary_fact(measured, _list_run_ranks),
+        "" if only_logs else _make_summary_fact(measured, _list_run_ranks),
         _make_summary_fact(measured, _list_run_roles),
         _make_summary_fact(measured, partial(_list_run_steps, left_out=left_out)),
         _format_versions(measured),
         format_numbered_word("only", list_selected_stages(measured) or None),
         question_selection.describe_selection(measured),
-        _make_summary_fact(measured, _describe_gpus),
+        "" if only_logs else _make_summary_fact(measured, _describe_gpus),
+        _make_summary_fact(measured, describe_engine_logs),
         _count_source_files(measured),
         _describe_check(measured),
         measured.facts.engine,
@@ -98,6 +105,8 @@ def _list_capture_values(measured: Measurements, column: str) -> list[Any]:
 
 def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
+    if has_only_engine_logs(measured):
+        return ""
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
         return "ranks unknown"
@@ -168,6 +177,8 @@ def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
     if any(note.code == INTERLEAVED for note in measured.notes):
         return ""
+    if has_only_engine_logs(measured):
+        return ""
     if not measured.frame("captures").integers("device_op_count").any():
         only = _list_capture_values(measured, "tool") == ["torch_memory"]
         return "only memory was recorded" if only else _explain_missing_gpu(measured)
@@ -210,7 +221,12 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
     """Make the metrics of the second line: step time, GPU shares, time outside stages; for snapshots the peaks."""
     step = _label_partial_metrics(measured, _measure_step_time)
     if not step:
-        return _label_partial_metrics(measured, _measure_memory_peaks)
+        peaks = _label_partial_metrics(measured, _measure_memory_peaks)
+        return (
+            peaks
+            or _label_partial_metrics(measured, measure_run_log_headline)
+            or _label_partial_metrics(measured, measure_engine_headline)
+        )
     if has_split_runs(measured):
         return step
     return (
@@ -316,21 +332,6 @@ def _name_step_unit(steps: StepWalls) -> str:
     names = sorted({shorten_repeating_name(name) for name in walls.values("name") if name is not None})
     listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
     return ORIGIN_NOTES[origins[0]].format(name=listed)
-
-
-def shorten_repeating_name(name: str) -> str:
-    """Shorten the name of a repeating range to its beginning, without numbers and brackets.
-
-    >>> shorten_repeating_name("execute_context_#(#)_generation_#(#)"), shorten_repeating_name("step[DECODE bs=#]"), shorten_repeating_name("train")
-    ('execute_context…', 'step…', 'train')
-    """
-    begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
-    begin = begin[:MAX_NAME_LETTERS] or name[:MAX_NAME_LETTERS]
-    return begin if begin == name else f"{begin}…"
-
-
-MAX_NAME_LETTERS = 32
-"""Most letters of a shortened name."""
 
 
 MAX_RUN_STEPS = 6
@@ -551,21 +552,6 @@ MAX_UNSEEN = 8
 """Most sources named one by one in the summary; the remarks list all."""
 
 
-_TYPE_SHARE = 0.05
-"""A type with a smaller share of the matmul FLOPs does not characterize a run."""
-
-
-def _list_number_types(measured: Measurements) -> str:
-    """List the number types of the matmuls, if operand types were recorded."""
-    if not measured.row_count("matrix_products"):
-        return ""
-    rows = measured.frame("matrix_products")
-    rows = rows.filter(~rows.is_missing("type") & (rows.integers("flop_count") > 0))
-    types = rows.group_by("type").agg(flops=sum_of(rows.number("flop_count")))
-    types = types.filter(types["flops"] >= _TYPE_SHARE * types["flops"].sum())
-    return ", ".join(sorted(types.values("type")))
-
-
 def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
     pairs = ((name, _evaluate_sound_part(measured, part, "")) for name, part in _COMPARABLE_FACTS.items())
@@ -594,6 +580,6 @@ _COMPARABLE_FACTS: Mapping[str, Callable[[Measurements], str]] = {
     "stages": _list_compared_stages,
     "versions": _format_versions,
     "profiler options": lambda measured: _format_named_values(measured.facts.options),
-    "number types": _list_number_types,
+    "number types": list_number_types,
 }
 """The functions behind a fingerprint; a part that failed is left out."""

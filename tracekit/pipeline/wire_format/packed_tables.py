@@ -33,10 +33,11 @@ try:
 except ImportError:
     import zlib as deflate
 
-_MAGIC = b"tracekit measured 7\n"
+_MAGIC = b"tracekit measured 8\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
+_BYTES = np.dtype(np.uint8)
 
 _PACKED_SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
 """The fields of a source that do not depend on its current location."""
@@ -84,6 +85,7 @@ def _encode_part(part: MeasuredSource, source: Source, arrays: ArrayCollector) -
         "options": dict(part.options),
         "holding": _encode_holding(part.holding),
         "graph": None if part.graph is None else _encode_graph(part.graph, arrays),
+        "page": None if part.page is None else _encode_page(part.page, arrays),
     }
 
 
@@ -99,6 +101,7 @@ def _decode_part(record: Mapping[str, Any], source: Source, blocks: BlockReader)
         record["options"],
         _decode_holding(record["holding"]),
         graph=None if record["graph"] is None else _decode_graph(record["graph"], completed, blocks),
+        page=None if record["page"] is None else blocks.take(_BYTES.str, record["page"]).tobytes(),
     )
 
 
@@ -117,6 +120,12 @@ def _decode_graph(record: Sequence[Any], source: Source, blocks: BlockReader) ->
     forms, texts = record
     numbers = {name: blocks.take(dtype, length) for name, dtype, length in forms}
     return GraphColumns(source, numbers, {name: tuple(of_column) for name, of_column in texts.items()})
+
+
+def _encode_page(page: bytes, arrays: ArrayCollector) -> int:
+    """Collect the packed data of the explorer page as an array, and get its length."""
+    arrays[_BYTES].arrays.append(np.frombuffer(page, _BYTES))
+    return len(page)
 
 
 def _encode_source_changes(now: Source, before: Source) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class MeasuredSource:
     """The source with as much or more of the same recording, which counts instead of this one."""
     graph: GraphColumns | None = None
     """Dependency graph, if it was asked for; its source is as the worker knew it."""
+    page: bytes | None = None
+    """Packed data of the explorer page, if it was asked for and there is any."""
 
     def __getstate__(self) -> list[Any]:
         """Pickle the tables as a few long arrays, in half the time of many small ones."""

@@ -7,6 +7,7 @@ import numpy as np
 from tracekit.model.tables.arrays import Array, Coded, select_all_rows, trim_all_texts
 from tracekit.model.tables.keys import group_arrays, sum_by_group
 from tracekit.model.trace import Trace
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.host.phases import (
     SHORT_NS,
     HostPhases,
@@ -57,4 +58,5 @@ def measure_op_runs(trace: Trace) -> dict[str, Array]:
     group, distinct = group_arrays(list(keys.values()))
     values = {"run_count": np.ones(len(kept), np.int64), "call_count": count, "op_ns": op_ns, "span_ns": span_ns}
     sums = {column: sum_by_group(group, of_runs, len(distinct)) for column, of_runs in values.items()}
-    return trim_all_texts({**select_all_rows(keys, distinct), **sums})
+    longest = find_longest_by_keys(keys, start[first], span_ns)
+    return trim_all_texts({**select_all_rows(keys, distinct), **sums, **longest})

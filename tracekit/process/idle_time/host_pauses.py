@@ -20,6 +20,7 @@ from tracekit.model.tables.keys import find_distinct, group_arrays, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.calls.activity import HostActivity, find_garbage_collections, measure_host_activity
 from tracekit.process.collectives.compute_between_collectives import find_host_blocked_spans
+from tracekit.process.extremes import find_longest_by_keys
 from tracekit.process.host.phases import HostWindows, build_host_windows, find_step_thread
 from tracekit.process.idle_time.attribution import attribute_idle_time
 from tracekit.process.idle_time.causes import DeviceIdle
@@ -75,7 +76,8 @@ def measure_host_pauses(trace: Trace, pauses: Intervals) -> dict[str, Array]:
     np.maximum.at(longest_ns, group, dur_ns)
     sums = {name: sum_by_group(group, ns, len(first)) for name, ns in (("pause_ns", dur_ns), ("code_ns", code_ns))}
     count = np.bincount(group, minlength=len(first))
-    return trim_all_texts({**select_all_rows(keys, first), "count": count, **sums, "max_ns": longest_ns})
+    sums |= {"max_ns": longest_ns, "max_ts_ns": find_longest_by_keys(keys, pauses.start, dur_ns)["longest_ts_ns"]}
+    return trim_all_texts({**select_all_rows(keys, first), "count": count, **sums})
 
 
 def _find_ops_around(trace: Trace, pauses: Intervals) -> tuple[Coded, Coded]:

@@ -195,6 +195,7 @@ def measure_stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -
         "step": select_rows(stages.step, pairs),
         "stage": select_rows(stages.stage, pairs),
         "next_stage": select_rows(stages.stage, pairs + 1),
+        "ts_ns": low,
         "edge_ns": high - low,
         "idle_ns": measure_coverage(idle.gaps, low, high),
         "explained_ns": measure_coverage(explained, low, high),

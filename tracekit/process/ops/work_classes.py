@@ -17,6 +17,7 @@ from tracekit.model.tables.keys import number_keys, sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.device.devices import number_devices
 from tracekit.process.device.placement import Placement, place_device_ops
+from tracekit.process.extremes import find_longest_and_median
 from tracekit.process.steps.stage_lookup import find_stage_codes_at, list_outer_stage_names, select_outer_stages
 from tracekit.process.steps.windows import StageWindows, StepWindows, find_steps_and_stages
 
@@ -53,7 +54,21 @@ def sum_device_work_classes(trace: Trace, classes: Mapping[str, Bools]) -> dict[
         "busy_ns": measure_group_unions(start, start + dur, group, len(group_keys)),
         "top": find_top_names(group, names.codes[ops], dur, len(group_keys), names.texts),
         "capability": _look_up_compute_capabilities(trace, device),
+        **_find_extremes(list(classes), (kind, group), start, dur, len(group_keys)),
     }
+
+
+WHOLES = ("all", "gemm", "pass", "products")
+"""Classes that only serve as wholes: their longest op stays unknown."""
+
+
+def _find_extremes(
+    classes: list[str], kind_and_group: tuple[Ints, Ints], start: Ints, dur: Ints, count: int
+) -> dict[str, Any]:
+    """Find the longest and the median op of each group, except those of `WHOLES`."""
+    kind, group = kind_and_group
+    is_part = np.array([name not in WHOLES for name in classes], np.bool_)[kind]
+    return find_longest_and_median(group[is_part], start[is_part], dur[is_part], count)
 
 
 class NamedThreadSpans(NamedTuple):
@@ -87,6 +102,7 @@ def sum_host_work_classes(trace: Trace, classes: Mapping[str, NamedThreadSpans])
         "count": np.bincount(group, minlength=len(keys)),
         "busy_ns": totals,
         "top": find_top_names(group, codes, end - start, len(keys), names),
+        **_find_extremes(["all", *classes], (kind, group), start, end - start, len(keys)),
     }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import merge_interval_sets
+from tracekit.model.inputs.page_blocks import PageBlocks
+from tracekit.model.intervals import EMPTY, merge_interval_sets
 from tracekit.model.tables.arrays import select_rows
 from tracekit.model.trace import Trace
 from tracekit.process.device.busy import compute_busy_intervals
@@ -15,12 +16,14 @@ from tracekit.process.host.tree import HostThreadRows, build_host_tree
 from tracekit.process.idle_time.causes import DeviceIdle
 from tracekit.process.page_blocks.boxes import RowBoxes, make_lanes, sort_boxes, sum_boxes
 from tracekit.process.page_blocks.call_paths import shorten_page_name
-from tracekit.process.page_blocks.columns import PageBlocks, PageTexts, PathTable, narrow_numbers
+from tracekit.process.page_blocks.columns import PageTexts, PathTable, narrow_numbers
 from tracekit.process.page_blocks.device_rows import list_device_boxes, make_device_timeline, select_boxes
 from tracekit.process.page_blocks.host_rows import make_host_columns
 from tracekit.process.page_blocks.idle_segments import list_idle_segments, make_gap_columns, select_longest_gaps
+from tracekit.process.page_blocks.memory_blocks import build_memory_blocks
 from tracekit.process.page_blocks.memory_curves import make_memory_curve
-from tracekit.process.page_blocks.thread_rows import list_thread_boxes, make_thread_parts, make_thread_timeline
+from tracekit.process.page_blocks.thread_gaps import find_thread_gaps, put_main_thread_first
+from tracekit.process.page_blocks.thread_rows import list_thread_boxes, make_thread_busy_intervals, make_thread_timeline
 from tracekit.process.page_blocks.windows import PageWindows, make_page_windows, make_step_columns
 
 Ints = npt.NDArray[np.int64]
@@ -34,30 +37,26 @@ TIMES = (
 
 
 def build_page_blocks(trace: Trace, devices: Sequence[DeviceIdle]) -> PageBlocks:
-    """Build the data of one process; `devices` is the idle time of its devices, as the report measures it."""
+    """Build the data of one process or memory snapshot; `devices` is the idle time of its devices, as in the report."""
     if not trace.has("host_ops") and not trace.has("device_ops"):
-        return PageBlocks(trace.source, 0, {})
+        return build_memory_blocks(trace)
     names, paths = PageTexts(), PathTable()
     windows = make_page_windows(trace, names)
-    host = build_host_tree(trace, merge_interval_sets([idle.gaps for idle in devices]), has_samples=True)
-    rows = (
-        _describe_devices(trace, devices, host, windows, (names, paths))
+    rows, host = (
+        _describe_devices(trace, devices, windows, (names, paths))
         if devices
-        else _describe_threads(trace, windows, names)
+        else _describe_threads(trace, windows, (names, paths))
     )
     columns = _merge_row_parts([*rows, make_host_columns(host, names, paths), paths.make_columns()])
     return _pack_page_columns(trace, columns, names)
 
 
 def _describe_devices(
-    trace: Trace,
-    devices: Sequence[DeviceIdle],
-    host: HostThreadRows,
-    windows: PageWindows,
-    tables: tuple[PageTexts, PathTable],
-) -> list[Parts]:
-    """Describe the row of each device, and the gaps of all."""
+    trace: Trace, devices: Sequence[DeviceIdle], windows: PageWindows, tables: tuple[PageTexts, PathTable]
+) -> tuple[list[Parts], HostThreadRows]:
+    """Describe the row of each device, and the gaps of all: (parts, host rows)."""
     names, paths = tables
+    host = build_host_tree(trace, merge_interval_sets([idle.gaps for idle in devices]), has_samples=True)
     boxes = list_device_boxes(trace, windows, names, paths)
     parts: list[Parts] = []
     gaps: list[Parts] = []
@@ -75,19 +74,30 @@ def _describe_devices(
         for made, columns in zip((gaps, segments), make_gap_columns(idle, pieces, boxes.name, row), strict=True):
             made.append(columns)
     kept, dropped = select_longest_gaps(_merge_row_parts(gaps), _merge_row_parts(segments))
-    return [*parts, kept, {"gap.dropped": np.array(dropped)}]
+    return [*parts, kept, {"gap.dropped": np.array(dropped)}], host
 
 
-def _describe_threads(trace: Trace, windows: PageWindows, names: PageTexts) -> list[Parts]:
-    """Describe the row of each host thread."""
+def _describe_threads(
+    trace: Trace, windows: PageWindows, tables: tuple[PageTexts, PathTable]
+) -> tuple[list[Parts], HostThreadRows]:
+    """Describe the row of each host thread, and the gaps of the main one: (parts, host rows)."""
+    names, paths = tables
+    threads = put_main_thread_first(trace, list_thread_boxes(trace, windows, names))
+    busy = [make_thread_busy_intervals(boxes) for _, boxes in threads]
+    idle = find_thread_gaps(trace, threads[0].boxes, busy[0].slots, windows) if threads else None
+    host = build_host_tree(trace, EMPTY if idle is None else idle.gaps, has_samples=True)
     parts: list[Parts] = []
-    for row, (thread, boxes) in enumerate(list_thread_boxes(trace, windows, names)):
-        exclusive = make_thread_parts(boxes)
-        timeline = make_thread_timeline(exclusive, boxes)
+    for row, ((thread, boxes), of_row) in enumerate(zip(threads, busy, strict=True)):
+        timeline = make_thread_timeline(of_row) if row or idle is None else make_device_timeline(of_row, idle)
         parts.append(_describe_row(row, (1, -1, thread), boxes, windows))
-        parts.append({**timeline, **make_step_columns(windows.steps, exclusive, row), **_count_stretches(timeline)})
+        parts.append({**timeline, **make_step_columns(windows.steps, of_row.slots, row), **_count_stretches(timeline)})
         parts.append({"row.curves": np.zeros(1, np.int64)})
-    return parts
+    if idle is None:
+        return parts, host
+    (pieces,) = list_idle_segments(trace, host, [idle], names, paths)
+    gaps, segments = make_gap_columns(idle, pieces, threads[0].boxes.name, 0)
+    kept, dropped = select_longest_gaps(gaps, segments)
+    return [*parts, kept, {"gap.dropped": np.array(dropped)}], host
 
 
 def _describe_row(row: int, label: tuple[int, int, int], boxes: RowBoxes, windows: PageWindows) -> Parts:

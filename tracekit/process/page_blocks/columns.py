@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.inputs.sources import Source
-from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded
 from tracekit.process.name_filters import list_present_codes
 
@@ -20,22 +18,6 @@ NO_NAME = "(no name)"
 """Name of a row that was recorded without one."""
 
 _TYPES = (np.uint8, np.uint16, np.uint32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PageBlocks:
-    """Data of the explorer page for one process; no columns for a process without rows.
-
-    `numbers` are columns by name, in the narrowest unsigned type. Times count from `base_ns`, a recorded instant. Names are
-    positions in `names`. Call paths are positions in the columns `path.*`, stored + 1 (0: none). `threads` are the names
-    of the host threads.
-    """
-
-    source: Source
-    base_ns: int
-    numbers: Mapping[str, Numbers]
-    names: tuple[str, ...] = ()
-    threads: tuple[str, ...] = ()
 
 
 def narrow_numbers(values: npt.NDArray[Any]) -> Numbers:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.tables.keys import find_distinct
-from tracekit.model.tables.slots import CAUSES
+from tracekit.model.tables.slots import CAUSES, CPU_ACTIVITIES
 from tracekit.model.trace import Trace
 from tracekit.process.host.tree import HostThreadRows
 
@@ -29,8 +29,12 @@ MAX_GAPS = 60_000
 """Longest gaps of one process that are kept one by one."""
 
 
+_CAUSE_NUMBERS = {name: number for number, name in enumerate((*CAUSES, *CPU_ACTIVITIES))}
+"""Number of each cause in `PAGE_CAUSES`."""
+
+
 class IdleSegments(NamedTuple):
-    """Segments of the idle gaps of one device in order: `start`, `end`, `cause` (index into `CAUSES`), `path` + 1."""
+    """Segments of the idle gaps of one row in order: `start`, `end`, `cause` (index into `PAGE_CAUSES`), `path` + 1."""
 
     start: Ints
     end: Ints
@@ -95,11 +99,11 @@ def _overlay_causes(idle: DeviceIdle, leaves: tuple[Ints, Ints, Ints]) -> IdleSe
 
 
 def order_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
-    """Order the parts of all causes by time: (start, index into `CAUSES`)."""
-    parts = [idle.causes[name].start for name in CAUSES]
-    start = np.concatenate(parts)
+    """Order the parts of all causes by time: (start, index into `PAGE_CAUSES`)."""
+    numbers, parts = [_CAUSE_NUMBERS[name] for name in idle.causes], [part.start for part in idle.causes.values()]
+    start = np.concatenate((np.empty(0, np.int64), *parts))
     order = np.argsort(start, kind="stable")
-    return start[order], np.repeat(np.arange(len(CAUSES)), [len(part) for part in parts])[order]
+    return start[order], np.repeat(np.array(numbers, np.int64), [len(part) for part in parts])[order]
 
 
 def make_gap_columns(

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import Intervals, make_disjoint, merge_intervals
 from tracekit.model.stages import is_collective_range
-from tracekit.model.tables.arrays import select_rows
+from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.keys import sum_by_group
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import build_call_tree
+from tracekit.process.device.busy import DeviceBusyIntervals, compute_busy_intervals
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 from tracekit.process.page_blocks.boxes import RowBoxes, find_cells
 from tracekit.process.page_blocks.call_paths import shorten_page_name
@@ -23,6 +23,9 @@ Ints = npt.NDArray[np.int64]
 
 MAX_THREAD_ROWS = 8
 """Host threads of one process with a row at most: those with most time in ops."""
+
+
+_KINDS = ("kernel", "collective", "memcpy", "memset")
 
 
 class ThreadBoxes(NamedTuple):
@@ -66,26 +69,22 @@ def list_thread_boxes(trace: Trace, windows: PageWindows, names: PageTexts) -> l
     ]
 
 
-def make_thread_parts(boxes: RowBoxes) -> list[Intervals]:
-    """Make the exclusive parts of a thread: ops, then collectives; copies and fills are empty."""
-    end = boxes.start + boxes.length
-    of_kind = [merge_intervals(boxes.start[boxes.kind == kind], end[boxes.kind == kind]) for kind in (0, 1)]
-    none = merge_intervals(end[:0], end[:0])
-    return [*make_disjoint(of_kind), none, none]
+def make_thread_busy_intervals(boxes: RowBoxes) -> DeviceBusyIntervals:
+    """Make the exclusive parts of a thread, as those of a device: ops, then collectives; copies and fills are empty."""
+    return compute_busy_intervals(boxes.start, boxes.length, Coded(boxes.kind, _KINDS))
 
 
-def make_thread_timeline(parts: list[Intervals], boxes: RowBoxes) -> dict[str, Ints]:
+def make_thread_timeline(busy: DeviceBusyIntervals) -> dict[str, Ints]:
     """Make the timeline of one thread, as `make_device_timeline`; time in no op has no state (0)."""
+    parts = busy.slots
     start = np.concatenate([column for part in parts for column in part])
     numbers = [number for kind in range(1, len(parts) + 1) for number in (kind, 0)]
     state = np.repeat(numbers, [len(part.start) for part in parts for _ in range(2)])
     # Where one stretch ends as the next begins, the end comes first, so that the state of the next counts.
     order = np.lexsort((state > 0, start))
-    comm = boxes.kind == 1
-    united = merge_intervals(boxes.start[comm], boxes.start[comm] + boxes.length[comm])
     return {
         "timeline.start": start[order],
         "timeline.state": state[order],
-        "comm.start": united.start,
-        "comm.length": united.end - united.start,
+        "comm.start": busy.comm.start,
+        "comm.length": busy.comm.end - busy.comm.start,
     }

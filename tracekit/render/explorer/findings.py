@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterator
+from typing import Any
 
 from tracekit.model.report import Finding, Place, Report
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.names import PageNames
 from tracekit.render.explorer.processes import ExplorerRows, PageRow
-from tracekit.render.explorer.tables import Numbering
-
-Ints = npt.NDArray[np.int64]
 
 Pin = dict[str, Any]
-Span = tuple[int, int, int]
-"""Length, row and start of an interval."""
+
+MOST_PINS = 2
+"""Most places with times that are pinned for a finding without instances."""
 
 
-def describe_findings(report: Report, search: PinSearch) -> list[dict[str, Any]]:
+def describe_findings(report: Report, rows: ExplorerRows) -> list[dict[str, Any]]:
     """Describe all findings in order, with pins where an interval is known."""
     return [
         {
@@ -34,7 +28,7 @@ def describe_findings(report: Report, search: PinSearch) -> list[dict[str, Any]]
             "caveats": [make_printable(caveat, phrases.SENTENCE) for caveat in finding.caveats],
             "saving": _describe_page_saving(finding, report),
             "cost": finding.cost_ns,
-            "pins": find_pins(finding, search),
+            "pins": find_pins(finding, rows),
         }
         for number, finding in enumerate(report.findings, 1)
     ]
@@ -59,104 +53,24 @@ def describe_page_plan(report: Report) -> dict[str, Any] | None:
     return None
 
 
-class PinSearch(NamedTuple):
-    """The rows, names and counted steps among which intervals of findings are searched."""
-
-    rows: ExplorerRows
-    numbering: Sequence[Numbering]
-    names: PageNames
-    counted: frozenset[int] | None
-
-
-def find_pins(finding: Finding, search: PinSearch) -> list[Pin]:
-    """Find the intervals that show a finding: recorded ones, or the longest and the median of its ops, stage or step."""
-    recorded = [pin for place in finding.places for pin in _pin_recorded_place(place, search.rows)]
-    if recorded:
-        return recorded[:2]
-    for list_spans in (_list_kernel_spans, _list_stage_spans, _list_step_spans):
-        for place in finding.places:
-            if spans := list_spans(place, search):
-                return _pin_worst_and_median(spans)
-    return []
+def find_pins(finding: Finding, rows: ExplorerRows) -> list[Pin]:
+    """Find the rows of the worst and the median instance of a finding; of its places with times, if it names no instance."""
+    named: list[tuple[str, Place]] = [(instance.which, instance.place) for instance in finding.instances]
+    if not named:
+        named = [("interval", place) for place in finding.places if place.start_ns is not None][:MOST_PINS]
+    pins = (_pin_interval(name, place, rows) for name, place in named)
+    return [pin for pin in pins if pin is not None]
 
 
-def _pin_recorded_place(place: Place, rows: ExplorerRows) -> list[Pin]:
-    """Pin the interval of a place on the first row that matches it; none if no interval was recorded."""
+def _pin_interval(name: str, place: Place, rows: ExplorerRows) -> Pin | None:
+    """Pin the interval of a place on the first row that matches it; None if the page has no such row."""
     if place.start_ns is None:
-        return []
+        return None
     for number, row in _iterate_matching_rows(place, rows):
         end_ns = place.start_ns + 1 if place.end_ns is None else place.end_ns
         shift = row.process.shift_ns - row.process.data.base_ns
-        return [{"row": number, "t0": place.start_ns + shift, "t1": end_ns + shift, "name": "worst"}]
-    return []
-
-
-def _pin_worst_and_median(spans: list[Span]) -> list[Pin]:
-    """Pin the longest of several intervals, and the median one of more than two."""
-    spans.sort(key=lambda span: (-span[0], span[1:]))
-    chosen = [("worst", spans[0]), *([("median", spans[len(spans) // 2])] if len(spans) > 2 else [])]
-    return [{"row": row, "t0": start, "t1": start + length, "name": name} for name, (length, row, start) in chosen]
-
-
-def _list_kernel_spans(place: Place, search: PinSearch) -> list[Span]:
-    """List the longest and the median kernel, per row, of those whose names contain the name of the place."""
-    if not place.name:
-        return []
-    wanted = np.zeros(len(search.names.numbers), np.bool_)
-    wanted[[number for text, number in search.names.numbers.items() if place.name in text]] = True
-    spans: list[Span] = []
-    for number, row in _iterate_matching_rows(place, search.rows) if wanted.any() else ():
-        names = search.numbering[row.process.number].names
-        rows = np.flatnonzero(wanted[names[row.read_part("kernels", "kernel.name")]])
-        steps = _read_step_numbers(row)[row.read_part("kernels", "kernel.cell")[rows]]
-        rows = rows[_mark_steps(steps, place, search)]
-        length = row.read_part("kernels", "kernel.length")[rows]
-        order = np.argsort(-length, kind="stable")
-        start = row.read_times("kernels", "kernel.start")[rows]
-        few = order[[0, len(order) // 2]] if len(order) else order
-        spans += [(int(length[chosen]), number, int(start[chosen])) for chosen in np.unique(few).tolist()]
-    return spans
-
-
-def _list_stage_spans(place: Place, search: PinSearch) -> list[Span]:
-    """List the occurrences of the stage of a place in the steps that count."""
-    number = search.names.numbers.get(place.stage or "")
-    spans: list[Span] = []
-    for place_of_row, row in _iterate_matching_rows(place, search.rows) if number is not None else ():
-        names = search.numbering[row.process.number].names
-        wanted = row.read_part("ranges", "range.depth") == 0
-        wanted &= names[row.read_part("ranges", "range.name")] == number
-        wanted &= _mark_steps(_read_step_numbers(row)[row.read_part("ranges", "range.step")], place, search)
-        start, length = row.read_times("ranges", "range.start")[wanted], row.read_part("ranges", "range.length")[wanted]
-        spans += [(int(b), place_of_row, int(a)) for a, b in zip(start.tolist(), length.tolist(), strict=True)]
-    return spans
-
-
-def _list_step_spans(place: Place, search: PinSearch) -> list[Span]:
-    """List the steps that count on the rank of a place; none if the place names no rank."""
-    spans: list[Span] = []
-    for number, row in _iterate_matching_rows(place, search.rows) if place.rank is not None else ():
-        is_of_row = row.process.read_column("step.row") == row.row
-        is_of_row &= _mark_steps(row.process.read_column("step.number"), place, search)
-        start, length = row.process.read_times("step.start"), row.process.read_column("step.length")
-        spans += [
-            (int(b), number, int(a)) for a, b in zip(start[is_of_row].tolist(), length[is_of_row].tolist(), strict=True)
-        ]
-    return spans
-
-
-def _read_step_numbers(row: PageRow) -> Ints:
-    """Read the number + 1 of each step of a row, after a 0 for no step."""
-    is_of_row = row.process.read_column("step.row") == row.row
-    return np.append(0, row.process.read_column("step.number")[is_of_row])
-
-
-def _mark_steps(numbers: Ints, place: Place, search: PinSearch) -> npt.NDArray[np.bool_]:
-    """Mark the steps (number + 1, 0: unknown) of a place: the one it names, or those that count."""
-    if place.step is None and search.counted is None:
-        return np.ones(len(numbers), np.bool_)
-    wanted = [place.step + 1] if place.step is not None else [0, *(number + 1 for number in search.counted or ())]
-    return np.isin(numbers, wanted)
+        return {"row": number, "t0": place.start_ns + shift, "t1": end_ns + shift, "name": name}
+    return None
 
 
 def _iterate_matching_rows(place: Place, rows: ExplorerRows) -> Iterator[tuple[int, PageRow]]:

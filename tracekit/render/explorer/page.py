@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
-from tracekit.render.explorer.details import PageDetails, fit_details
-from tracekit.render.explorer.findings import PinSearch, describe_findings, describe_page_plan
+from tracekit.render.explorer.details import fit_details
+from tracekit.render.explorer.findings import describe_findings, describe_page_plan
+from tracekit.render.explorer.heads import KINDS, describe_details, describe_page_row, list_row_notes
+from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.overlays import PathPieces, encode_critical_path, encode_memory_curves
+from tracekit.render.explorer.overlays import encode_critical_path, encode_memories, encode_memory_curves
 from tracekit.render.explorer.plain import (
     write_answer,
     write_finding_items,
@@ -31,7 +29,7 @@ from tracekit.render.explorer.plain import (
     write_top_kernels,
     write_unanswered,
 )
-from tracekit.render.explorer.processes import ExplorerRows, PageRow, ProcessData, arrange_rows
+from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
     encode_ranges,
@@ -39,6 +37,7 @@ from tracekit.render.explorer.tables import (
     list_page_ranges,
     list_page_sums,
 )
+from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns
 
 Ints = npt.NDArray[np.int64]
@@ -47,20 +46,6 @@ BUDGET_BYTES = 3_000_000
 BYTES_OF_TABLES = 0.15
 """Share of the budget that the tables for readers without scripts may take."""
 
-KINDS = ("compute", "communication", "copies")
-
-_FOLDER = Path(__file__).parent
-_PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
-
-
-@dataclass(frozen=True, slots=True)
-class PageAssets:
-    """Files that are inlined into the page."""
-
-    template: str
-    style: str
-    code: str
-
 
 @dataclass(frozen=True, slots=True)
 class ExplorerPage:
@@ -68,11 +53,6 @@ class ExplorerPage:
 
     text: str
     kernels: KernelCounts
-
-
-def read_page_assets(folder: Path = _FOLDER) -> PageAssets:
-    """Read the template, style and program of the page."""
-    return PageAssets(*((folder / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")))
 
 
 def write_explorer_page(
@@ -93,22 +73,25 @@ def write_explorer_page(
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     sums = list_page_sums(rows, details.numbering, ranges)
-    findings = describe_findings(report, PinSearch(rows, details.numbering, details.names, counted))
+    findings = describe_findings(report, rows)
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
     if critical is not None:
         store.add_block("critical", encode_critical_path(rows, critical, details.names))
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
-    store.add_block("names", _dump_compactly({"names": texts, "paths": details.paths}).encode())
+    store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     store.add_block("steps", encode_steps(rows, counted))
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(sums))
-    store.blocks |= details.blocks | curves
+    memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
+    store.blocks |= details.blocks | curves | pieces
+    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows)]
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
-        **_describe_details(details, rows),
+        **describe_details(details, rows),
+        "identity": identity,
         "bins": bins.count,
         "width": bins.width,
         "causes": causes,
@@ -116,32 +99,20 @@ def write_explorer_page(
         "counted": steps,
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
+        "memories": memories,
     }
     values = {
         **_write_plain_values(report, delays, findings, budget_bytes),
+        "identity": escape(" · ".join(identity)),
         "kernels": write_top_kernels(sums, details.texts, KINDS),
-        **_inline_assets(assets),
+        **inline_assets(assets),
     }
-    used = sum(len(text.encode()) for text in (*values.values(), assets.template, _dump_head(head)))
+    used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
     room = budget_bytes - used - store.size_bytes
     kernels = add_kernels(rows, details.numbering, store, _list_pins(findings), delays.late_ns, room)
     head |= {"kernels": kernels.total, "missed": kernels.missed}
-    values |= {"head": _dump_head(head), "blocks": store.write_elements()}
-    # In one pass, so that no value can contain a placeholder.
-    text = _PLACEHOLDER.sub(lambda match: values[match[1]], assets.template)
-    return ExplorerPage(text, kernels)
-
-
-def _describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]:
-    """Describe the gaps and host rows that are on the page, and count the gaps that are not."""
-    gaps = details.gaps
-    return {
-        "kinds": KINDS,
-        "floor": gaps.floor_ns,
-        "dropped_gaps": [gaps.dropped_count, gaps.dropped_ns],
-        "host_floor": details.host_floor,
-        "host": [process.number for process in rows.processes if f"h{process.number}" in details.blocks],
-    }
+    values |= {"head": dump_head(head), "blocks": store.write_elements()}
+    return ExplorerPage(fill_template(assets.template, values), kernels)
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
@@ -153,7 +124,6 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
     """Describe the report in the head of the page."""
     return {
         "title": make_printable(report.title, 120),
-        "identity": phrases.list_identity_facts(report)[1:],
         "sentence": write_answer(report, delays),
         "version": make_printable(report.tool_version, 40),
         "plan": describe_page_plan(report),
@@ -163,13 +133,12 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
             if section.status != "ok"
         ],
         "metrics": {metric.name: metric.value for metric in report.headline},
-        "memories": [],
     }
 
 
 def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any]:
     """Describe the rows and processes in the head of the page."""
-    described = [_describe_page_row(row) for row in rows.rows]
+    described = [describe_page_row(row) for row in rows.rows]
     if len({row["run"] for row in described}) < 2:
         # Ranks of several runs have the same numbers: the report does not say which run is late.
         for row in described:
@@ -182,27 +151,6 @@ def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any
     }
 
 
-def _describe_page_row(row: PageRow) -> dict[str, Any]:
-    """Describe one row in the head of the page."""
-    source, thread = row.process.data.source, row.get_label("thread")
-    kind, number = (row.read_part("lanes", f"lane.{name}").tolist() for name in ("kind", "number"))
-    texts = {
-        name: make_printable(text, 120) if text else None
-        for name, text in (("host", source.host), ("role", source.role), ("run", source.run))
-    }
-    return {
-        "kind": "device" if row.is_device else "thread",
-        "rank": source.rank,
-        "device": row.get_label("device"),
-        "thread": None if thread is None else make_printable(row.process.data.threads[thread], 80),
-        **texts,
-        "process": row.process.number,
-        "lanes": list(zip(kind, number, strict=True)),
-        "late": None,
-        "beyond": None,
-    }
-
-
 def _write_plain_values(
     report: Report, delays: RankDelays, findings: Sequence[Mapping[str, Any]], budget_bytes: int
 ) -> dict[str, str]:
@@ -210,35 +158,9 @@ def _write_plain_values(
     skipped_title, skipped = write_unanswered(report)
     return {
         "title": escape(make_printable(report.title, 120)),
-        "identity": escape(" · ".join(phrases.list_identity_facts(report)[1:])),
         "sentence": escape(write_answer(report, delays)),
         "findings": write_finding_items(findings),
         "skipped_title": escape(skipped_title),
         "skipped": skipped,
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
     }
-
-
-def _inline_assets(assets: PageAssets) -> dict[str, str]:
-    """Inline the style and program, with the hashes by which the page's policy allows them."""
-    return {
-        "style": assets.style,
-        "style_hash": _hash_text(assets.style),
-        "code": assets.code,
-        "code_hash": _hash_text(assets.code),
-    }
-
-
-def _hash_text(text: str) -> str:
-    """Compute the hash of a text as content security policies name it."""
-    return b64encode(sha256(text.encode()).digest()).decode()
-
-
-def _dump_compactly(value: Any) -> str:
-    """Dump JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _dump_head(head: Mapping[str, Any]) -> str:
-    """Dump JSON that cannot end the element around it."""
-    return _dump_compactly(head).replace("<", "\\u003c")

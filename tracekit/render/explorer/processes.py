@@ -2,71 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
+from tracekit.render.explorer.inputs.process_files import FileLabels, ProcessData, find_time_bounds, merge_process_files
 from tracekit.render.explorer.report_values import get_sheet_columns
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.integer[Any]]
-
-
-class SourceLabels(Protocol):
-    """Labels of the file that a process was read from."""
-
-    @property
-    def name(self) -> str:
-        """Displayed path."""
-
-    @property
-    def run(self) -> str:
-        """Run of the process."""
-
-    @property
-    def role(self) -> str | None:
-        """Role of the process."""
-
-    @property
-    def rank(self) -> int | None:
-        """Rank of the process."""
-
-    @property
-    def host(self) -> str | None:
-        """Host of the process."""
-
-    @property
-    def pid(self) -> int | None:
-        """Number of the process."""
-
-
-class ProcessData(Protocol):
-    """Data of one process, as its worker built it: columns by name, texts, and the instant that times count from."""
-
-    @property
-    def source(self) -> SourceLabels:
-        """File of the process."""
-
-    @property
-    def base_ns(self) -> int:
-        """Instant that times count from."""
-
-    @property
-    def numbers(self) -> Mapping[str, Numbers]:
-        """Columns by name."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Texts by number."""
-
-    @property
-    def threads(self) -> tuple[str, ...]:
-        """Names of the host threads."""
 
 
 _NONE = np.empty(0, np.int64)
@@ -122,19 +71,38 @@ class PageRow:
         return value - 1 if value else None
 
     @property
-    def is_device(self) -> bool:
-        """Whether the row is a device."""
-        return not int(self.process.data.numbers["row.kind"][self.row])
+    def kind(self) -> int:
+        """Kind of the row: a device, a thread, or the log of a driver."""
+        return int(self.process.data.numbers["row.kind"][self.row])
 
 
 @dataclass(frozen=True, eq=False)
 class ExplorerRows:
-    """All rows in the order of the page, their processes, and the time that they span: from `begin_ns` on."""
+    """All rows in the order of the page, their processes, and the time that they span: from `begin_ns` on.
+
+    `snapshots` are memory snapshots, which have no rows; their numbers follow those of the processes.
+    """
 
     processes: tuple[PageProcess, ...]
     rows: tuple[PageRow, ...]
     begin_ns: int
     span_ns: int
+    snapshots: tuple[PageProcess, ...] = ()
+
+    def is_on_clock(self, source: FileLabels, first_ns: int, last_ns: int) -> bool:
+        """Check whether times of a source are on the clock of the page: its process is shown and recorded meanwhile."""
+        return any(
+            (other.run, other.host, other.role, other.rank) == (source.run, source.host, source.role, source.rank)
+            and (None in (other.pid, source.pid) or other.pid == source.pid)
+            and first < last_ns
+            and last > first_ns
+            for other, (first, last) in self._recorded
+        )
+
+    @cached_property
+    def _recorded(self) -> list[tuple[FileLabels, tuple[int, int]]]:
+        """Source and time bounds of each process."""
+        return [(process.data.source, find_time_bounds(process.data)) for process in self.processes]
 
     @cached_property
     def positions(self) -> Mapping[tuple[int, int], int]:
@@ -145,17 +113,23 @@ class ExplorerRows:
 def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRows:
     """Put the rows of all processes on one clock, in order of run, role, rank and device."""
     with_rows = [data for data in processes if len(data.numbers.get("row.kind", ()))]
-    ordered = sorted(with_rows, key=_make_order_key)
+    ordered = sorted(merge_process_files(with_rows), key=make_order_key)
     offsets = read_clock_offsets(report)
     late = [offsets.get(data.source.rank, 0) for data in ordered]
-    begin = min((_find_first_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=0)
-    end = max((_find_last_instant(data) - offset for data, offset in zip(ordered, late, strict=True)), default=begin)
+    bounds = [find_time_bounds(data) for data in ordered]
+    begin = min((first - offset for (first, _), offset in zip(bounds, late, strict=True)), default=0)
+    end = max((last - offset for (_, last), offset in zip(bounds, late, strict=True)), default=begin)
     page = tuple(
         PageProcess(number, data, data.base_ns - offset - begin)
         for number, (data, offset) in enumerate(zip(ordered, late, strict=True))
     )
     rows = tuple(PageRow(process, row) for process in page for row in range(len(process.data.numbers["row.kind"])))
-    return ExplorerRows(page, rows, begin, max(end - begin, 1))
+    with_memory = [data for data in processes if len(data.numbers.get("snapshot.peak", ()))]
+    snapshots = tuple(
+        PageProcess(number, data, data.base_ns - offsets.get(data.source.rank, 0) - begin)
+        for number, data in enumerate(sorted(with_memory, key=make_order_key), len(page))
+    )
+    return ExplorerRows(page, rows, begin, max(end - begin, 1), snapshots)
 
 
 def read_clock_offsets(report: Report) -> dict[int | None, int]:
@@ -165,27 +139,7 @@ def read_clock_offsets(report: Report) -> dict[int | None, int]:
     return {rank: round(offset) for rank, offset in pairs if isinstance(rank, int) and isinstance(offset, int | float)}
 
 
-def _make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
+def make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
     """Make the key by which processes are ordered."""
     source = data.source
     return source.run, source.role or "", source.rank is None, source.rank or 0, source.host or "", source.name
-
-
-def _find_first_instant(data: ProcessData) -> int:
-    """Find the first instant of the rows of a process."""
-    return data.base_ns + min(int(times.min()) for times, _ in _iterate_spans(data))
-
-
-def _find_last_instant(data: ProcessData) -> int:
-    """Find the last instant of the rows of a process."""
-    return data.base_ns + max(int((start.astype(np.int64) + length).max()) for start, length in _iterate_spans(data))
-
-
-def _iterate_spans(data: ProcessData) -> Iterator[tuple[Numbers, Numbers]]:
-    """Iterate over starts and lengths of all that the rows of a process show."""
-    numbers = data.numbers
-    for name in ("kernel", "step", "gap"):
-        if len(numbers.get(f"{name}.start", ())):
-            yield numbers[f"{name}.start"], numbers[f"{name}.length"]
-    timeline = numbers["timeline.start"]
-    yield timeline, np.zeros(len(timeline), np.int64)

@@ -55,8 +55,5 @@ def _sum_by_rank(ranks: list[Cell], times: list[Cell]) -> dict[int, float]:
 
 def read_counted_steps(report: Report) -> list[int] | None:
     """Read the numbers of the steps that count, without warm-up; None if the report does not list them."""
-    columns = get_sheet_columns(report, "steps", "steps")
-    if "left_out" not in columns or "step" not in columns:
-        return None
-    pairs = zip(columns["step"], columns["left_out"], strict=True)
-    return [step for step, reason in pairs if isinstance(step, int) and reason is None]
+    numbers = {number for of_run in report.counted_steps for number in of_run.numbers}
+    return sorted(numbers) if report.counted_steps else None

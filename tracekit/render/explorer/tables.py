@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,10 @@ _NONE = np.empty(0, np.int64)
 
 
 class Numbering(NamedTuple):
-    """Numbers of the names and paths of one process on the page; paths are stored + 1 on both sides."""
+    """Numbers of the names and paths of one process on the page; paths are stored + 1 on both sides.
+
+    Those of snapshots follow those of the processes with rows.
+    """
 
     names: Ints
     paths: Ints
@@ -71,10 +75,11 @@ def choose_host_floor(rows: ExplorerRows, share: float = 1.0) -> int:
 
 
 def mark_used_paths(process: PageProcess, paths: Ints, floors: tuple[int, int], used: Mask) -> None:
-    """Mark the paths (stored + 1) that sums, kept gaps and kept host rows of a process have."""
+    """Mark the paths (stored + 1) that sums, kept gaps, kept host rows and pieces of memory of a process have."""
     gap_floor, host_floor = floors
     kept = np.repeat(process.read_column("gap.length") >= gap_floor, process.read_column("gap.segments"))
-    used[paths[process.read_column("sum.path")]] = True
+    for name in ("sum.path", "piece.path"):
+        used[paths[process.read_column(name)]] = True
     used[paths[process.read_column("segment.path")[kept]]] = True
     used[paths[process.read_column("host.path")[process.read_column("host.length") >= host_floor]]] = True
 
@@ -101,13 +106,17 @@ def _repeat_row_numbers(rows: ExplorerRows, process: PageProcess, group: str) ->
     return np.repeat(np.arange(first, first + len(sizes)), sizes)
 
 
-def encode_steps(rows: ExplorerRows, counted: frozenset[int] | None) -> bytes:
-    """Encode the block `steps`."""
+def encode_steps(
+    rows: ExplorerRows, counted: frozenset[int] | None, excluded: Mapping[int, frozenset[int]] = MappingProxyType({})
+) -> bytes:
+    """Encode the block `steps`; `excluded` are further steps that do not count, by number of the process."""
     numbers = None if counted is None else np.array(sorted(counted), np.int64) + 1
     parts = []
     for process in rows.processes:
         number = process.read_column("step.number")
         is_counted = np.ones(len(number), np.bool_) if numbers is None else np.isin(number, numbers) | (number == 0)
+        of_process = excluded.get(process.number, frozenset())
+        is_counted &= ~np.isin(number, np.array(sorted(of_process), np.int64) + 1)
         names = ("length", "compute", "communication", "memcpy", "memset", "idle")
         length, *columns = (process.read_column(f"step.{name}") for name in names)
         row = process.read_column("step.row") + rows.positions[process.number, 0]
@@ -135,7 +144,7 @@ def list_page_ranges(rows: ExplorerRows, numbering: Sequence[Numbering]) -> Page
             process.read_column("range.depth"),
             process.read_column("range.step"),
         )
-        for process, numbers in zip(rows.processes, numbering, strict=True)
+        for process, numbers in zip(rows.processes, numbering, strict=False)
     ]
     columns = _concatenate_rows(parts, 6)
     depth, length = columns[4], columns[2]
@@ -165,7 +174,7 @@ def list_page_sums(rows: ExplorerRows, numbering: Sequence[Numbering], ranges: P
             numbers.names[process.read_column("sum.name")],
             *(process.read_column(f"sum.{name}") for name in ("kind", "count", "ns")),
         )
-        for process, numbers, positions in zip(rows.processes, numbering, ranges.positions, strict=True)
+        for process, numbers, positions in zip(rows.processes, numbering, ranges.positions, strict=False)
     ]
     return _concatenate_rows(parts, 8)
 
@@ -173,7 +182,7 @@ def list_page_sums(rows: ExplorerRows, numbering: Sequence[Numbering], ranges: P
 def encode_gaps(rows: ExplorerRows, numbering: Sequence[Numbering], floor_ns: int) -> tuple[bytes, bytes]:
     """Encode the blocks `gaps` and `segments`."""
     gaps, segments = [], []
-    for process, numbers in zip(rows.processes, numbering, strict=True):
+    for process, numbers in zip(rows.processes, numbering, strict=False):
         length = process.read_column("gap.length")
         kept = length >= floor_ns
         names = np.concatenate(([0], numbers.names + 1))

@@ -1,4 +1,5 @@
 // The data of the page: blocks of varints, decoded when they are first needed. Times are ns from the page's t0, exact.
+import { shortenName } from "./format";
 
 export interface Row {
   kind: "device" | "thread";
@@ -10,6 +11,8 @@ export interface Row {
   run: string | null;
   process: number;
   lanes: [kind: number, stream: number | string][];
+  /** Side of a comparison. */
+  side?: number;
   late: number | null;
   beyond: number | null;
 }
@@ -44,6 +47,46 @@ export interface Snapshot {
   peak: number;
   peak_t: number;
   pieces: number;
+  /** False: the history has no times; moments are positions of changes. */
+  timed?: boolean;
+  /** Allocations of at most `floor` bytes are merged by stack; null: none are. */
+  floor?: number | null;
+  merged?: number;
+  hidden?: number;
+}
+/** A part of the change of the step; the differences of all parts add up to it. Times are ns per step. */
+export interface Part {
+  stage: string;
+  path: string[];
+  base: number | null;
+  opt: number | null;
+  difference: number;
+  low: number | null;
+  high: number | null;
+}
+export interface StageChange {
+  title: string;
+  base: number | null;
+  opt: number | null;
+  difference: number | null;
+  ratio: number | null;
+  low: number | null;
+  high: number | null;
+  word: string;
+}
+export interface Sheet {
+  section: string;
+  title: string;
+  columns: [title: string, numeric: number][];
+  rows: string[][];
+  note: string;
+}
+export interface Comparison {
+  sides: string[];
+  parts: Part[];
+  stages: StageChange[];
+  sheets: Sheet[];
+  outcomes: [rule: string, metric: string, outcome: string][];
 }
 export interface Head {
   title: string;
@@ -60,6 +103,7 @@ export interface Head {
   memories: Snapshot[];
   counted: number[] | null;
   host_floor?: number;
+  comparison?: Comparison;
   threads?: string[][];
 }
 export interface Step {
@@ -266,45 +310,6 @@ export function readGaps(gaps: Uint8Array, segments: Uint8Array): Gaps {
   };
 }
 
-/** The functor of a kernel's template, where there is one. */
-const FUNCTOR = /(\w*(?:Functor|_kernel_cuda|Ops?)\b)/;
-
-/** Shortens a C++ name to the words that people use for it. */
-export function shortenName(name: string): string {
-  let text = name.replace(/^(?:void|at::Tensor) /, "").replace(/\(anonymous namespace\)::/g, "");
-  const cut = text.search(/[<(]/);
-  if (cut > 2 && /^[\w:]+$/.test(text.slice(0, cut))) {
-    const functor = text[cut] === "<" ? FUNCTOR.exec(text.slice(cut)) : null;
-    text = text.slice(0, cut).replace(/^.*::/, "") + (functor ? ` · ${functor[1]}` : "");
-  }
-  return text.length > 90 ? `${text.slice(0, 89)}…` : text;
-}
-
-const group = (n: number): string => n.toLocaleString("en");
-
-export function formatCount(n: number): string {
-  return group(Math.round(n));
-}
-
-/** Formats ns with a unit, to some significant digits. */
-export function formatTime(ns: number, digits = 3): string {
-  const size = Math.abs(ns);
-  const [unit, scale] = size >= 1e9 ? ["s", 1e9] : size >= 1e6 ? ["ms", 1e6] : size >= 1e3 ? ["µs", 1e3] : ["ns", 1];
-  const value = ns / scale;
-  return `${digits <= 3 && Math.abs(value) >= 100 ? group(Math.round(value)) : Number(value.toPrecision(digits))}\u00a0${unit}`;
-}
-
-export function formatBytes(bytes: number): string {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let i = 0;
-  for (; Math.abs(bytes) >= 1024 && i < 4; i++) bytes /= 1024;
-  return `${Number(bytes.toPrecision(4))}\u00a0${units[i]}`;
-}
-
-export function formatShare(share: number): string {
-  return `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
-}
-
 /** Everything that was decoded so far. */
 export class Data {
   names: string[] = [];
@@ -495,11 +500,36 @@ export class Data {
 
   nameRow(row: number): string {
     const it = this.head.rows[row];
+    const { comparison } = this.head;
+    if (comparison && it.side !== undefined) {
+      const twins = this.head.rows.filter(({ side }) => side === it.side);
+      const facts = [comparison.sides[it.side], ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
+      return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
+    }
+    return this.nameInSide(row);
+  }
+  /** Name of the side of a comparison that a row is of. */
+  nameSide(row: number): string {
+    return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
+  }
+  private nameInSide(row: number): string {
+    const it = this.head.rows[row];
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
-    const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && (it.rank !== null || other.process === it.process));
+    const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
     if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;
+  }
+
+  /** Rows of both sides that belong together: of the same rank, role and place; otherwise of the same position. */
+  pairRow(row: number): [base: number, opt: number] {
+    const { rows } = this.head;
+    const { side, rank, role, kind } = rows[row];
+    const isAlike = (i: number): boolean => rows[i].rank === rank && rows[i].role === role && rows[i].kind === kind && this.hasCompute(i) === this.hasCompute(row);
+    const all = rows.map((_, i) => i);
+    const [own, other] = [0, 1].map((same) => all.filter((i) => (rows[i].side === side) === !same && isAlike(i)));
+    const found = other[Math.min(own.indexOf(row), other.length - 1)] ?? all.find((i) => rows[i].side !== side) ?? row;
+    return side === 1 ? [found, row] : [row, found];
   }
 
   /** Names a stage; launches outside any stage have none. */

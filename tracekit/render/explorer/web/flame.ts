@@ -1,29 +1,33 @@
 // An icicle of weighted paths: root on top, a click zooms. Used for idle time, device time and memory.
-import { formatShare } from "./data";
+import { formatShare } from "./format";
 import { getCallColor, getTextColor, ink, prepareCanvas, showTip, watchSize, writeText } from "./theme";
 import { make } from "./tables";
 
 export interface Node {
   name: string;
   value: number;
+  /** Sum with signs, where the value is the sum of sizes. */
+  change: number;
   depth: number;
   parent: Node | null;
   children: Map<string, Node>;
 }
 
 /** Adds up weighted paths, outermost name first. */
-export function buildTree(paths: Iterable<[names: string[], value: number]>, root: string): Node {
-  const top: Node = { name: root, value: 0, depth: 0, parent: null, children: new Map() };
-  for (const [names, value] of paths) {
+export function buildTree(paths: Iterable<[names: string[], value: number, change?: number]>, root: string): Node {
+  const top: Node = { name: root, value: 0, change: 0, depth: 0, parent: null, children: new Map() };
+  for (const [names, value, change = value] of paths) {
     let node = top;
     node.value += value;
+    node.change += change;
     for (const name of names) {
       let child = node.children.get(name);
       if (!child) {
-        child = { name, value: 0, depth: node.depth + 1, parent: node, children: new Map() };
+        child = { name, value: 0, change: 0, depth: node.depth + 1, parent: node, children: new Map() };
         node.children.set(name, child);
       }
       child.value += value;
+      child.change += change;
       node = child;
     }
   }
@@ -34,6 +38,8 @@ export interface FlameOptions {
   title: string;
   note: string;
   format: (value: number) => string;
+  /** Formats a node where its value is not what it says. */
+  formatNode?: (node: Node) => string;
   color?: (node: Node) => string | undefined;
   pick?: (node: Node) => void;
 }
@@ -69,9 +75,10 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
 
   const listChain = (node: Node): Node[] => (node.parent ? [...listChain(node.parent), node] : [node]);
   const share = (node: Node): string => formatShare(root.value ? node.value / root.value : 0);
+  const tell = (node: Node): string => options.formatNode?.(node) ?? options.format(node.value);
   const describe = (node: Node): string => {
     const names = listChain(node).slice(1);
-    return `${names.map(({ name }) => name).join(" › ") || node.name} · ${options.format(node.value)} · ${share(node)}`;
+    return `${names.map(({ name }) => name).join(" › ") || node.name} · ${tell(node)} · ${share(node)}`;
   };
   const isMatch = (node: Node): boolean => query !== "" && node.name.toLowerCase().includes(query);
   const countRows = (node: Node, rows: number): number => {
@@ -88,7 +95,7 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
     g.fillRect(x, y, Math.max(0.5, width - (width > 3 ? 1 : 0)), ROW - 1.5);
     g.globalAlpha = above ? 0.75 : 1;
     g.fillStyle = match ? ink.page : fill.startsWith("#") && node.parent ? getTextColor(fill) : ink.ink;
-    const value = width > 190 ? `  ${options.format(node.value)} · ${share(node)}` : "";
+    const value = width > 190 ? `  ${tell(node)} · ${share(node)}` : "";
     if (width > 30) writeText(g, node.name + value, x + 5, y + ROW / 2, width - 10);
     boxes.push({ node, x, y, width });
   }

@@ -1,12 +1,14 @@
 // Tables, and the numbers in them: kernels and gaps counted over a part of the recording.
-import { type Boxes, type Data, lowerBound, formatCount } from "./data";
+import { type Boxes, type Data, lowerBound } from "./data";
+import { formatCount } from "./format";
 
 /** The part of the recording that is counted. Whole steps and stages are counted by launch, a window by time. */
 export type Scope =
   | { kind: "all" }
+  | { kind: "counted" }
   | { kind: "steps"; numbers: Set<number> }
   | { kind: "stages"; ranges: Set<number> }
-  | { kind: "window"; t0: number; t1: number };
+  | { kind: "window"; t0: number; t1: number; toRow?: (row: number, time: number) => number };
 
 /** Device work of one kernel, path and stage. `name` -1: merged short kernels; `stage` -1: outside any stage. */
 export interface Work {
@@ -65,36 +67,45 @@ class Counter {
   }
 }
 
-/** Counts the kernels of the chosen rows in a scope. */
-export async function countKernels(data: Data, scope: Scope, rows: Set<number>): Promise<Counts> {
-  return scope.kind === "window" ? countCells(data, scope.t0, scope.t1, rows) : countSums(data, scope, rows);
+/** Counts the kernels of the chosen rows in a scope; a row counts as often as its weight says, once without. */
+export async function countKernels(data: Data, scope: Scope, rows: Set<number>, weigh?: (row: number) => number): Promise<Counts> {
+  const weights = weigh && new Map([...rows].map((row) => [row, weigh(row)]));
+  return scope.kind === "window" ? countCells(data, scope, rows, weights) : countSums(data, scope, rows, weights);
 }
 
-function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: Set<number>): Counts {
+function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: Set<number>, weights?: Map<number, number>): Counts {
   const counter = new Counter();
   const { row, step, occurrence, path, name, kind, count, ns } = data.sums!;
   for (let i = 0; i < row.length; i++) {
     if (!rows.has(row[i])) continue;
     if (scope.kind === "stages" && !scope.ranges.has(occurrence[i])) continue;
-    if (scope.kind === "steps" && !scope.numbers.has(data.rows[row[i]].steps[step[i]]?.number ?? -1)) continue;
+    const of = data.rows[row[i]].steps[step[i]];
+    if (scope.kind === "steps" && !scope.numbers.has(of?.number ?? -1)) continue;
+    if (scope.kind === "counted" && !of?.counted) continue;
     const stage = data.ranges[occurrence[i]]?.name ?? -1;
-    counter.add(stage, path[i], name[i], kind[i], count[i], ns[i]);
+    const weight = weights?.get(row[i]) ?? 1;
+    counter.add(stage, path[i], name[i], kind[i], count[i] * weight, ns[i] * weight);
   }
   return counter.finish(0);
 }
 
-async function countCells(data: Data, t0: number, t1: number, rows: Set<number>): Promise<Counts> {
+async function countCells(data: Data, scope: Scope, rows: Set<number>, weights?: Map<number, number>): Promise<Counts> {
   const counter = new Counter();
-  const cells = data.cells.filter((cell) => rows.has(cell.row) && cell.start < t1 && cell.end > t0);
+  const windows = new Map([...rows].map((row) => [row, listWindows(data, scope, row)[0]]));
+  const cells = data.cells.filter(({ row, start, end }) => rows.has(row) && start < windows.get(row)![1] && end > windows.get(row)![0]);
   await Promise.all([...new Set(cells.map((cell) => cell.row))].map((row) => data.loadRow(row)));
-  for (const { data: boxes } of cells) if (boxes && !countWindow(boxes, t0, t1, counter.add)) counter.exact = false;
+  for (const { row, data: boxes } of cells) {
+    const weight = weights?.get(row) ?? 1;
+    const add: Add = (stage, path, name, kind, count, ns) => counter.add(stage, path, name, kind, count * weight, ns * weight);
+    if (boxes && !countWindow(boxes, ...windows.get(row)!, add)) counter.exact = false;
+  }
   // Of steps without a cell, only the busy time is known.
   const kept = new Set(data.cells.map((cell) => `${cell.row},${cell.step}`));
   let unnamed = 0;
-  for (const row of rows)
+  for (const [row, [t0, t1]] of windows)
     for (const step of data.rows[row].steps) {
       const share = (Math.min(t1, step.end) - Math.max(t0, step.start)) / (step.end - step.start);
-      if (share > 0 && !kept.has(`${row},${step.index}`)) unnamed += (step.compute + step.comm + step.copies) * share;
+      if (share > 0 && !kept.has(`${row},${step.index}`)) unnamed += (step.compute + step.comm + step.copies) * share * (weights?.get(row) ?? 1);
     }
   return counter.finish(unnamed);
 }
@@ -116,9 +127,9 @@ export function groupWork(work: Work[], getKey: (work: Work) => string | number)
 /** Windows of a row that a scope covers, in order of time. */
 export function listWindows(data: Data, scope: Scope, row: number): [number, number][] {
   if (scope.kind === "all") return [[-Infinity, Infinity]];
-  if (scope.kind === "window") return [[scope.t0, scope.t1]];
+  if (scope.kind === "window") return [scope.toRow ? [scope.toRow(row, scope.t0), scope.toRow(row, scope.t1)] : [scope.t0, scope.t1]];
   const { steps, ranges } = data.rows[row];
-  const parts = scope.kind === "steps" ? steps.filter((step) => scope.numbers.has(step.number ?? -1)) : ranges[0].filter((range) => scope.ranges.has(range.id));
+  const parts = scope.kind === "stages" ? ranges[0].filter((range) => scope.ranges.has(range.id)) : steps.filter((step) => (scope.kind === "counted" ? step.counted : scope.numbers.has(step.number ?? -1)));
   return parts.map(({ start, end }): [number, number] => [start, end]).sort((a, b) => a[0] - b[0]);
 }
 
@@ -187,6 +198,10 @@ export interface Column<T> {
   chip?: (row: T) => string;
   /** Draws a bar in the color that it returns. */
   bar?: (row: T) => string;
+  /** Sorts by size, and draws bars of it, whatever the sign. */
+  size?: boolean;
+  /** A number that is text already. */
+  text?: boolean;
 }
 export interface TableOptions<T> {
   name: string;
@@ -208,21 +223,21 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
   let { by, limit } = options;
   let down = true;
   const bar = columns.find((column) => column.bar);
-  const most = bar ? rows.reduce((top, row) => Math.max(top, Number(bar.get(row))), 1) : 1;
+  const most = bar ? rows.reduce((top, row) => Math.max(top, Math.abs(Number(bar.get(row)))), 1) : 1;
 
   const compare = (a: T, b: T): number => {
     const [x, y] = [columns[by].get(a), columns[by].get(b)];
-    const order = typeof x === "number" && typeof y === "number" ? y - x : String(x).localeCompare(String(y), "en", { numeric: true });
+    const order = typeof x === "number" && typeof y === "number" ? (columns[by].size ? Math.abs(y) - Math.abs(x) : y - x) : String(x).localeCompare(String(y), "en", { numeric: true });
     return down ? order : -order;
   };
   const makeCell = (column: Column<T>, row: T): HTMLTableCellElement => {
     const value = column.get(row);
-    const cell = make("td", column.show ? "n" : "", column.show ? column.show(Number(value), row) : String(value));
+    const cell = make("td", column.show || column.text ? "n" : "", column.show ? column.show(Number(value), row) : String(value));
     if (column.full) cell.title = column.full(row);
     if (column.chip) cell.prepend(makeChip(column.chip(row)));
     if (column.bar) {
       const meter = make("i", "meter");
-      meter.style.width = `${Math.max(1, (Number(value) / most) * 56)}px`;
+      meter.style.width = `${Math.max(1, (Math.abs(Number(value)) / most) * 56)}px`;
       meter.style.background = column.bar(row);
       cell.prepend(meter);
       cell.className = "n wide";
@@ -244,12 +259,12 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
     return line;
   };
   const draw = (): void => {
-    const sorted = rows.slice().sort(compare);
+    const sorted = by < 0 ? rows : rows.slice().sort(compare);
     const table = make("table");
     table.setAttribute("aria-label", options.name);
     const titles = table.createTHead().insertRow();
     columns.forEach((column, i) => {
-      const title = make("th", column.show ? "n" : "");
+      const title = make("th", column.show || column.text ? "n" : "");
       title.scope = "col";
       if (i === by) title.setAttribute("aria-sort", down === (column.show !== undefined) ? "descending" : "ascending");
       title.append(

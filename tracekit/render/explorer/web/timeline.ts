@@ -1,63 +1,18 @@
 // Rows over time. The row in focus has one lane per subject; each other row is a thin heat row. Far out, a pixel is the
 // mean of the bins under it; near by, every kernel is drawn.
-import { type Boxes, type Cell, type Critical, Data, PLANES, type Segment, formatBytes, formatCount, formatTime, lowerBound } from "./data";
-import { getCallColor, getCauseColor, getKindColor, getStageColor, getTextColor, ink, isDark, prepareCanvas, setFont, shade, showTip, soften, splitColor, watchSize, writeText } from "./theme";
-import type { Scope } from "./tables";
+import type { Data } from "./data";
+import { formatTime } from "./format";
+import { makeHeat } from "./heat";
+import { type Item, makeLanes, type Place } from "./lanes";
+import { getKindColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
+import { alignRows, listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
+/** Each side of a comparison has a lane of steps, and there are no pins. */
+const AXIS_OF_PAIR = 30;
 const LEAST_VIEW = 2000;
-const MOST_THIN = 96;
-const MOST_THREADS = 4;
-const MOST_DEPTH = 6;
-const HOST_ROW = 11;
 const PINS = 9;
 
-export interface Mark {
-  row: number;
-  t0: number;
-  t1: number;
-}
-export interface Selection {
-  t0: number;
-  t1: number;
-  scope: Scope;
-}
-export interface Hits {
-  names: Set<number>;
-  paths: Set<number>;
-}
-type Lane = "stage" | "part" | "idle" | "critical" | "host" | "curve" | "thin" | "kind";
-interface Place {
-  row: number;
-  lane: Lane;
-  y: number;
-  h: number;
-  /** The kind of a lane of kernels, the thread of a lane of the host. */
-  part: number;
-}
-interface Item extends Partial<Mark> {
-  pin?: number;
-  step?: number;
-  text?: string;
-  /** Time of the launch of a kernel. */
-  launch?: number;
-  y?: number;
-  range?: number;
-}
-export interface TimelineState {
-  t: number;
-  e: number;
-  focus: number;
-  rows: number[];
-  order: "rank" | "late";
-  selection: Selection | null;
-  mark: Mark | null;
-  hits: Hits | null;
-  critical: boolean;
-  host: boolean;
-  draws: number;
-  spent: number;
-}
 export interface TimelineEvents {
   selected: () => void;
   focused: () => void;
@@ -76,6 +31,10 @@ export interface Timeline {
   say: (text: string) => void;
   describeGap: (gap: number) => string;
   selectSteps: (numbers: number[]) => void;
+  selectStage: (range: number) => void;
+  selectWindow: (t0: number, t1: number) => void;
+  setPair: (pair: [base: number, opt: number], aligned: boolean) => void;
+  getSpan: () => number;
   clear: () => void;
 }
 
@@ -92,6 +51,8 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     hits: null,
     critical: false,
     host: false,
+    pair: null,
+    alignment: null,
     draws: 0,
     spent: 0,
   };
@@ -102,11 +63,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   let places: Place[] = [];
   let pins: { finding: number; x: number }[] = [];
   let hover: Item | null = null;
-  let loading = 0;
   let gliding = 0;
-  const threads = new Map<number, Segment[][]>();
-  const curves = new Map<number, Awaited<ReturnType<Data["loadCurve"]>>>();
-  const requested = new Set<string>();
 
   const getX = (time: number): number => gutter + ((time - state.t) / (state.e - state.t)) * (width - gutter);
   const getTime = (x: number): number => state.t + ((x - gutter) / (width - gutter)) * (state.e - state.t);
@@ -114,7 +71,12 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   const redraw = (): void => {
     frame ||= requestAnimationFrame(draw);
   };
-  const isSmall = (): boolean => state.rows.length <= 2;
+  const lanes = makeLanes(data, state, redraw);
+  const { listOrder, drawHeat } = makeHeat(data, state, lanes);
+  const getTop = (): number => (state.pair ? AXIS_OF_PAIR : AXIS);
+  const getSpan = (): number => state.alignment?.span ?? head.span;
+  const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2;
+  const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
   const say = (text: string): void => {
     detail.textContent = detail.title = text || getHint();
   };
@@ -123,19 +85,13 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       ? "Drag to pan, pinch to zoom, tap for details."
       : "w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it · n next issue · g longest gap · / find · ? all keys";
 
-  /** Loads something once, then draws again. */
-  function request(key: string, load: () => Promise<unknown>): void {
-    if (requested.has(key)) return;
-    requested.add(key);
-    void load().then(redraw);
-  }
-
   // View
   function setView(t: number, e: number): void {
-    const span = Math.min(head.span * 1.02, Math.max(LEAST_VIEW, e - t));
+    const all = getSpan();
+    const span = Math.min(all * 1.02, Math.max(LEAST_VIEW, e - t));
     const middle = (t + e) / 2;
     const start = e - t < span ? middle - span / 2 : t;
-    state.t = Math.max(-head.span * 0.01, Math.min(start, head.span * 1.01 - span));
+    state.t = Math.max(-all * 0.01, Math.min(start, all * 1.01 - span));
     state.e = state.t + span;
     redraw();
     events.moved();
@@ -164,426 +120,32 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function jump(row: number, t0: number, t1: number, share = 0.3): void {
     state.mark = { row, t0, t1 };
     setFocus(row);
-    const pad = ((t1 - t0) / share - (t1 - t0)) / 2;
-    glide(t0 - pad, t1 + pad);
+    const [from, to] = [t0, t1].map((time) => toStrip(state.alignment, row, time));
+    const pad = ((to - from) / share - (to - from)) / 2;
+    glide(from - pad, to + pad);
   }
+  /** Brings a row up; in a comparison, with the row of the other side that has the same rank. */
   function setFocus(row: number): void {
+    if (state.pair && !state.pair.includes(row)) setPair(data.pairRow(row), state.alignment !== null);
     state.focus = row;
     redraw();
     events.focused();
   }
-
-  // Rows
-  let order: { key: string; rows: number[] } = { key: "", rows: [] };
-  function listOrder(): number[] {
-    const key = `${state.order},${state.rows.length},${state.rows[0]},${state.focus}`;
-    if (order.key === key) return order.rows;
-    let rows = state.rows;
-    const byLateness = rows.slice().sort((a, b) => data.getLateness(b) - data.getLateness(a));
-    if (state.order === "late") rows = byLateness;
-    if (rows.length > MOST_THIN + 32) {
-      const kept = new Set([state.focus, ...byLateness.slice(0, MOST_THIN / 2)]);
-      const every = (rows.length - MOST_THIN / 2) / (MOST_THIN / 2);
-      for (let i = MOST_THIN / 2; i < rows.length && kept.size < MOST_THIN; i += every) kept.add(byLateness[Math.floor(i)]);
-      rows = rows.filter((row) => kept.has(row));
-    }
-    order = { key, rows };
-    return rows;
-  }
   function stepFocus(by: number): void {
-    const rows = listOrder();
+    const rows = state.pair ? state.rows.filter((row) => head.rows[row].side === head.rows[state.focus].side) : listOrder();
     const row = rows[rows.indexOf(state.focus) + by];
     if (row !== undefined) setFocus(row);
   }
-
-  /** The cells in view, if all are decoded and show more than bins do; otherwise null. Cells that are missing are loaded. */
-  function chooseCells(row: number, most: number): Cell[] | null {
-    const scale = getScale();
-    const cells = data.rows[row].cells.filter((cell) => cell.start < state.e && cell.end > state.t);
-    let boxes = 0;
-    for (const cell of cells) boxes += (cell.boxes * (Math.min(cell.end, state.e) - Math.max(cell.start, state.t))) / Math.max(1, cell.end - cell.start);
-    const finer = scale * 2 < head.width;
-    if (!cells.length || (boxes > most && !finer)) return null;
-    if (cells.some((cell) => cell.tau > scale * 4 && cell.tau > head.width)) return null;
-    if (cells.every((cell) => cell.data)) return cells;
-    if (loading < 24 && !requested.has(`k${row}`)) {
-      loading++;
-      request(`k${row}`, () => data.loadRow(row).finally(() => loading--));
-    }
-    return null;
-  }
-
-  const getPlane = (row: number, plane: number): number => (row * PLANES + plane) * head.bins;
-  const totals = new Map<number, Uint32Array>();
-  /** Running totals of a plane of bins. */
-  function addBins(row: number, plane: number): Uint32Array {
-    const base = getPlane(row, plane);
-    let total = totals.get(base);
-    if (!total) {
-      total = new Uint32Array(head.bins + 1);
-      for (let k = 0; k < head.bins; k++) total[k + 1] = total[k] + data.bins[base + k];
-      totals.set(base, total);
-    }
-    return total;
-  }
-  /** Calls back with the mean of a plane of bins in each pixel that has time of the recording. */
-  function averageBins(total: Uint32Array, pixels: number, start: number, scale: number, visit: (x: number, share: number) => void): void {
-    for (let x = Math.max(0, Math.ceil(-start / scale - 1)); x < pixels; x++) {
-      const first = Math.max(0, Math.floor((start + x * scale) / head.width));
-      if (first >= head.bins) break;
-      const end = Math.min(head.bins, Math.max(first + 1, Math.floor((start + (x + 1) * scale) / head.width)));
-      visit(x, (total[end] - total[first]) / (255 * (end - first)));
-    }
-  }
-
-  let buffer = new Float32Array(0);
-  /** Shares of compute, communication and copies in each pixel of a thin row. */
-  function measureShares(row: number, pixels: number): Float32Array {
-    if (buffer.length < pixels * 3) buffer = new Float32Array(pixels * 3);
-    buffer.fill(0, 0, pixels * 3);
-    const cells = chooseCells(row, pixels * 0.3);
-    const scale = (state.e - state.t) / pixels;
-    if (cells) for (const cell of cells) spreadBoxes(cell.data!, pixels, scale);
-    else
-      for (let plane = 0; plane < 3; plane++)
-        averageBins(addBins(row, plane), pixels, state.t, scale, (x, share) => {
-          buffer[plane * pixels + x] = share;
-        });
-    for (let x = 0; x < pixels; x++) {
-      const compute = Math.min(1, buffer[x]);
-      const comm = Math.min(1 - compute, buffer[pixels + x]);
-      buffer[x] = compute;
-      buffer[pixels + x] = comm;
-      buffer[2 * pixels + x] = Math.min(1 - compute - comm, buffer[2 * pixels + x]);
-    }
-    return buffer;
-  }
-  function spreadBoxes(boxes: Boxes, pixels: number, scale: number): void {
-    const { start, length, kind, count, busy } = boxes;
-    const end = lowerBound(start, state.e);
-    for (let k = lowerBound(start, state.t - boxes.longest); k < end; k++) {
-      const x0 = Math.max(0, (start[k] - state.t) / scale);
-      const x1 = Math.min(pixels, (start[k] + length[k] - state.t) / scale);
-      if (x1 <= x0) continue;
-      const density = count[k] > 1 ? busy[k] / length[k] : 1;
-      const base = kind[k] * pixels;
-      const [first, last] = [Math.floor(x0), Math.floor(x1)];
-      if (first === last) {
-        buffer[base + first] += (x1 - x0) * density;
-        continue;
-      }
-      buffer[base + first] += (first + 1 - x0) * density;
-      for (let x = first + 1; x < last; x++) buffer[base + x] += density;
-      if (last < pixels) buffer[base + last] += (x1 - last) * density;
-    }
+  /** Shows two rows of a comparison, aligned at stage starts or in plain time. */
+  function setPair(pair: [number, number], aligned: boolean): void {
+    state.pair = pair;
+    state.alignment = aligned ? alignRows(data, ...pair) : null;
+    if (!pair.includes(state.focus)) state.focus = pair[0];
+    state.selection = state.mark = null;
+    setView(0, getSpan());
   }
 
   // Drawing
-  let thin: { key: string; image: HTMLCanvasElement } | null = null;
-  function drawThinRows(g: CanvasRenderingContext2D, rows: number[], y: number, h: number): void {
-    const pixels = Math.max(1, Math.round(width - gutter));
-    const key = [state.t, state.e, pixels, isDark(), loading, requested.size, rows.length, rows[0], order.key].join();
-    if (thin?.key !== key) {
-      const image = thin?.image ?? document.createElement("canvas");
-      [image.width, image.height] = [pixels, rows.length];
-      const context = image.getContext("2d")!;
-      const picture = context.createImageData(pixels, rows.length);
-      const words = new Uint32Array(picture.data.buffer);
-      const colors = [0, 1, 2].map((kind) => splitColor(getKindColor(kind)));
-      const ground = splitColor(ink.lane);
-      rows.forEach((row, i) => {
-        const shares = measureShares(row, pixels);
-        for (let x = 0; x < pixels; x++) {
-          const a = shares[x];
-          const b = shares[pixels + x];
-          const c = shares[2 * pixels + x];
-          let word = 255;
-          for (let k = 2; k >= 0; k--) word = (word << 8) | (ground[k] + (colors[0][k] - ground[k]) * a + (colors[1][k] - ground[k]) * b + (colors[2][k] - ground[k]) * c);
-          words[i * pixels + x] = word;
-        }
-      });
-      context.putImageData(picture, 0, 0);
-      thin = { key, image };
-    }
-    g.imageSmoothingEnabled = false;
-    g.drawImage(thin.image, 0, 0, pixels, rows.length, gutter, y, width - gutter, h * rows.length);
-    if (h < 6) return;
-    g.fillStyle = ink.page;
-    for (let i = 1; i < rows.length; i++) g.fillRect(gutter, y + i * h - 0.5, width - gutter, 1);
-  }
-
-  const dim = (g: CanvasRenderingContext2D, match: boolean | undefined): void => {
-    g.globalAlpha = state.hits && !match ? 0.22 : 1;
-  };
-  function drawBox(g: CanvasRenderingContext2D, x: number, y: number, end: number, h: number, fill: string, text?: string, color?: string): void {
-    const wide = Math.max(0.7, end - x - (end - x > 4 ? 0.8 : 0));
-    g.fillStyle = fill;
-    g.fillRect(x, y, wide, h);
-    const left = Math.max(x, gutter);
-    if (!text || Math.min(end, width) - left < 30) return;
-    g.fillStyle = color ?? ink.ink;
-    writeText(g, text, left + 4, y + h / 2 + 0.5, Math.min(end, width) - left - 8);
-  }
-
-  function drawRanges(g: CanvasRenderingContext2D, { row, lane, y, h }: Place): void {
-    const inner = lane === "part";
-    const outer = data.rows[row].ranges[0];
-    let parent = 0;
-    if (inner) setFont(g, 9.5);
-    for (const range of data.rows[row].ranges[inner ? 1 : 0]) {
-      if (range.end < state.t || range.start > state.e) continue;
-      while (inner && parent < outer.length - 1 && outer[parent].end <= range.start) parent++;
-      const name = data.names[range.name];
-      const color = getStageColor(inner && outer[parent] ? data.names[outer[parent].name] : name, inner);
-      dim(g, state.hits?.names.has(range.name));
-      drawBox(g, Math.max(gutter - 2, getX(range.start)), y, Math.min(width + 2, getX(range.end)), h, color, name, inner ? ink.quiet : ink.ink);
-    }
-    setFont(g, 11);
-  }
-
-  function drawKernels(g: CanvasRenderingContext2D, { y, h, part }: Place, cells: Cell[]): void {
-    const color = getKindColor(part);
-    const textColor = getTextColor(color);
-    for (const cell of cells) {
-      const { start, length, kind, name, path, count, busy, longest } = cell.data!;
-      const end = lowerBound(start, state.e);
-      let drawn = -1;
-      for (let k = lowerBound(start, state.t - longest); k < end; k++) {
-        if (kind[k] !== part || start[k] + length[k] < state.t) continue;
-        const [x, x1] = [getX(start[k]), getX(start[k] + length[k])];
-        if (x1 < drawn + 0.3 && !state.hits) continue;
-        drawn = Math.max(drawn, x1);
-        dim(g, state.hits?.names.has(name[k]) || state.hits?.paths.has(path[k]));
-        const merged = count[k] > 1;
-        if (merged) g.globalAlpha *= 0.25 + 0.75 * Math.min(1, busy[k] / length[k]);
-        drawBox(g, x, y, x1, h, shade(color, name[k]), x1 - x > 46 ? (name[k] < 0 ? `${formatCount(count[k])} kernels` : data.short[name[k]]) : undefined, textColor);
-      }
-    }
-  }
-  function drawBins(g: CanvasRenderingContext2D, { row, y, h, part }: Place): void {
-    g.fillStyle = getKindColor(part);
-    dim(g, false);
-    averageBins(addBins(row, part === 1 ? 3 : part), width - gutter, state.t, getScale(), (x, share) => {
-      if (share > 0.004) g.fillRect(gutter + x, y + h * (1 - share), 1, h * share);
-    });
-  }
-
-  /** Idle time by bin: for the gaps that are not in the page, and until the others are decoded. */
-  function drawIdleBins(g: CanvasRenderingContext2D, { row, y, h }: Place): void {
-    const scale = getScale();
-    const cause = getPlane(row, 4);
-    dim(g, false);
-    for (let x = 0; x < width - gutter; x++) {
-      const t = state.t + x * scale;
-      if (t < 0 || t >= head.span) continue;
-      const first = Math.floor(t / head.width);
-      const end = Math.min(head.bins, Math.max(first + 1, Math.floor((t + scale) / head.width)));
-      let sum = 0;
-      let most = 0;
-      let main = 0;
-      for (let k = first; k < end; k++) {
-        const idle = 255 - data.bins[getPlane(row, 0) + k] - data.bins[getPlane(row, 1) + k] - data.bins[getPlane(row, 2) + k];
-        sum += idle;
-        if (idle > most && data.bins[cause + k]) [most, main] = [idle, data.bins[cause + k]];
-      }
-      const share = sum / (255 * Math.max(1, end - first));
-      if (!main || share < 0.01) continue;
-      g.fillStyle = getCauseColor(head.causes[main - 1][0]);
-      g.fillRect(gutter + x, y + h * (1 - share), 1, h * share);
-    }
-  }
-  function drawIdle(g: CanvasRenderingContext2D, place: Place, exact: boolean): void {
-    const { row, y, h } = place;
-    const list = data.rows[row].gaps;
-    const gaps = data.gaps;
-    const near = exact || list.length < 4000;
-    if (!gaps || !near || head.floor) drawIdleBins(g, place);
-    if (!gaps || !near) return;
-    for (let i = Math.max(0, findGap(row, state.t)); i < list.length && gaps.start[list[i]] < state.e; i++) {
-      const gap = list[i];
-      let at = gaps.start[gap];
-      if (gaps.length[gap] < getScale() * 0.15) continue;
-      for (let k = gaps.first[gap]; k < gaps.first[gap + 1]; k++) {
-        const x = getX(at);
-        at += gaps.segment[k];
-        const color = getCauseColor(head.causes[gaps.cause[k]][0]);
-        dim(g, state.hits?.paths.has(gaps.path[k]));
-        const end = getX(at);
-        drawBox(g, x, y, end, h, color, end - x > 60 ? data.describePath(gaps.path[k]).at(-1) || head.causes[gaps.cause[k]][1] : undefined, getTextColor(color));
-      }
-    }
-  }
-  /** Position, in the list of a row, of the last gap that starts before a time. */
-  function findGap(row: number, time: number): number {
-    const list = data.rows[row].gaps;
-    let [low, high] = [0, list.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (data.gaps!.start[list[middle]] <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
-  }
-
-  function drawCritical(g: CanvasRenderingContext2D, { y, h }: Place): void {
-    const path = data.critical;
-    if (!path) return request("critical", () => data.loadCritical());
-    let drawn = -1;
-    for (let i = 0; i < path.start.length && path.start[i] < state.e; i++) {
-      const [x, end] = [getX(path.start[i]), getX(path.start[i] + path.length[i])];
-      if (end < gutter || end < drawn + 0.3) continue;
-      drawn = end;
-      g.globalAlpha = path.row[i] === state.focus ? 1 : 0.45;
-      const color = getCriticalColor(path, i);
-      drawBox(g, Math.max(gutter - 2, x), y, end, h, color, end - x > 46 ? describeCritical(path, i) : undefined, getTextColor(color));
-    }
-    g.globalAlpha = 1;
-  }
-  /** Work has the color of its kind, the host that of its idle cause; waits are gray. */
-  function getCriticalColor(path: Critical, i: number): string {
-    const kind = data.names[path.kind[i]];
-    const work = [["kernel", "compute"], ["transfer", "arrival", "own length", "communication"], ["copy", "copies"]].findIndex((names) => names.includes(kind));
-    return work >= 0 ? getKindColor(work) : getCauseColor(/^(?:host|call)/.test(kind) ? "host_op" : "kernel_wait");
-  }
-  function describeCritical(path: Critical, i: number): string {
-    const name = path.name[i] < 0 ? data.names[path.kind[i]] : data.short[path.name[i]];
-    return path.row[i] < 0 || path.row[i] === state.focus ? name : `${data.nameRow(path.row[i])}: ${name}`;
-  }
-
-  function listThreads(row: number): [thread: number, segments: Segment[]][] {
-    const process = head.rows[row].process;
-    const host = threads.get(process);
-    if (!host) {
-      request(`h${process}`, () => data.loadHost(process).then((all) => threads.set(process, all)));
-      return [];
-    }
-    return [...host.entries()]
-      .filter(([, segments]) => segments?.length)
-      .sort((a, b) => b[1].length - a[1].length)
-      .slice(0, MOST_THREADS);
-  }
-  function drawHost(g: CanvasRenderingContext2D, { row, y, part }: Place): void {
-    const segments = listThreads(row).find(([thread]) => thread === part)?.[1] ?? [];
-    const drawn = new Float64Array(MOST_DEPTH).fill(-1);
-    setFont(g, 9.5);
-    for (const { start, end, path, depth } of segments) {
-      if (start > state.e) break;
-      if (end < state.t || depth >= MOST_DEPTH) continue;
-      const [x, x1] = [Math.max(gutter - 2, getX(start)), Math.min(width + 2, getX(end))];
-      if (x1 < drawn[depth] + 0.4) continue;
-      drawn[depth] = x1;
-      const name = path < 0 ? "" : data.short[data.paths[path][1]];
-      dim(g, state.hits?.paths.has(path));
-      drawBox(g, x, y + depth * HOST_ROW, x1, HOST_ROW - 1, getCallColor(name), name);
-    }
-    setFont(g, 11);
-  }
-  const countDepth = (segments: Segment[]): number => Math.min(MOST_DEPTH, segments.reduce((most, { depth }) => Math.max(most, depth + 1), 1));
-
-  function drawCurve(g: CanvasRenderingContext2D, { row, y, h }: Place): void {
-    const curve = curves.get(row);
-    if (!curve) return request(`curve${row}`, () => data.loadCurve(row).then((loaded) => curves.set(row, loaded)));
-    const { time, allocated, reserved } = curve;
-    const top = reserved.reduce((most, v, i) => Math.max(most, v, allocated[i]), 1);
-    const first = Math.max(0, lowerBound(time, state.t) - 1);
-    const getY = (bytes: number): number => y + h * (1 - bytes / top);
-    // A pixel shows its largest value, so no peak is lost.
-    const fillSteps = (values: Float64Array, color: string): void => {
-      let x = Math.max(gutter, getX(time[first] ?? head.span));
-      let [peak, last] = [values[first] ?? 0, values[first] ?? 0];
-      g.beginPath();
-      g.moveTo(x, y + h);
-      const go = (next: number): void => {
-        g.lineTo(x, getY(peak));
-        g.lineTo(x, getY(last));
-        g.lineTo(next, getY(last));
-        x = next;
-      };
-      for (let k = first + 1; k < time.length && time[k] < state.e; k++) {
-        const next = getX(time[k]);
-        if (next - x > 0.5) {
-          go(next);
-          peak = 0;
-        }
-        last = values[k];
-        peak = Math.max(peak, last);
-      }
-      go(Math.min(width, getX(head.span)));
-      g.lineTo(x, y + h);
-      g.fillStyle = color;
-      g.fill();
-    };
-    fillSteps(reserved, ink.line);
-    fillSteps(allocated, soften(ink.accent, 0.6));
-    g.fillStyle = ink.ink;
-    writeText(g, formatBytes(top), gutter + 3, y + 6, 90);
-  }
-
-  /** Lanes of a row in full, from `y`. */
-  function layOut(row: number, y: number): Place[] {
-    const list: Place[] = [];
-    const add = (lane: Lane, h: number, part = 0): void => {
-      list.push({ row, lane, y, h, part });
-      y += h + 2;
-    };
-    if (data.rows[row].ranges[0].length) add("stage", 17);
-    if (data.rows[row].ranges[1].length) add("part", 13);
-    add("kind", 26, 0);
-    add("kind", 14, 1);
-    if (head.rows[row].kind === "device") add("kind", 12, 2);
-    if (addBins(row, 4)[head.bins]) add("idle", 16);
-    if (state.critical && (row === state.focus || !isSmall())) add("critical", 14);
-    if (Data.has(`curve${row}`)) add("curve", 36);
-    if (state.host && row === state.focus) for (const [thread, segments] of listThreads(row)) add("host", countDepth(segments) * HOST_ROW, thread);
-    return list;
-  }
-  function nameLane({ lane, part, row }: Place): string {
-    if (lane === "kind") return ["compute", "comm", "copies"][part];
-    if (lane === "host") return head.threads?.[head.rows[row].process]?.[part]?.replace(/^thread /, "") ?? `thread ${part + 1}`;
-    return { stage: "stages", part: "", idle: "idle, why", critical: "critical path", curve: "memory", thin: "" }[lane];
-  }
-  function drawLanes(g: CanvasRenderingContext2D, row: number, list: Place[]): void {
-    const cells = chooseCells(row, (width - gutter) * 0.6);
-    g.save();
-    g.beginPath();
-    g.rect(gutter, 0, width - gutter, height);
-    g.clip();
-    for (const place of list) {
-      g.globalAlpha = 1;
-      if (!["stage", "part", "host"].includes(place.lane)) {
-        g.fillStyle = ink.lane;
-        g.fillRect(gutter, place.y, width - gutter, place.h);
-      }
-      if (place.lane === "kind") {
-        if (cells) drawKernels(g, place, cells);
-        else drawBins(g, place);
-      } else if (place.lane === "idle") drawIdle(g, place, cells !== null);
-      else if (place.lane === "critical") drawCritical(g, place);
-      else if (place.lane === "host") drawHost(g, place);
-      else if (place.lane === "curve") drawCurve(g, place);
-      else drawRanges(g, place);
-    }
-    g.restore();
-    g.globalAlpha = 1;
-    setFont(g, 10.5);
-    g.fillStyle = ink.quiet;
-    const named = isSmall() && state.rows.length > 1 ? list[0] : null;
-    for (const place of list) {
-      const middle = place.y + Math.min(place.h, 30) / 2;
-      const left = place.lane === "kind" && gutter > 70 ? 14 : 2;
-      if (place !== named) writeText(g, nameLane(place), left, middle + 0.5, gutter - left - 2);
-    }
-    for (const { lane, part, y, h } of list)
-      if (lane === "kind" && gutter > 70) {
-        g.fillStyle = getKindColor(part);
-        g.fillRect(2, y + h / 2 - 4, 8, 8);
-      }
-    setFont(g, 11, 600);
-    g.fillStyle = ink.ink;
-    if (named) writeText(g, data.nameRow(row), 2, named.y + named.h / 2, gutter - 4);
-    setFont(g, 11);
-  }
-
   function drawAxis(g: CanvasRenderingContext2D): void {
     const least = (state.e - state.t) / Math.max(3, (width - gutter) / 110);
     const unit = 10 ** Math.floor(Math.log10(least));
@@ -592,72 +154,11 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       const x = Math.round(getX(i * tick)) + 0.5;
       if (x < gutter) continue;
       g.fillStyle = ink.line;
-      g.fillRect(x, AXIS - 14, 1, height);
+      g.fillRect(x, getTop() - 14, 1, height);
       g.fillStyle = ink.quiet;
-      writeText(g, formatTime(i * tick, 6), x + 4, AXIS - 9, 90);
+      if (!state.alignment) writeText(g, formatTime(i * tick, 6), x + 4, getTop() - 9, 90);
     }
   }
-  function drawSteps(g: CanvasRenderingContext2D): void {
-    setFont(g, 11, 600);
-    for (const step of data.rows[state.focus].steps) {
-      const [x, end] = [Math.max(gutter, getX(step.start)), Math.min(width, getX(step.end))];
-      if (end < gutter || x > width) continue;
-      g.fillStyle = ink.ink;
-      g.globalAlpha = step.counted ? 0.12 : 0.05;
-      g.fillRect(x, 1, Math.max(1, end - x - 1), 14);
-      g.globalAlpha = step.counted ? 1 : 0.75;
-      if (x === getX(step.start)) g.fillRect(x, 1, 1, 14);
-      const name = step.number === null ? "step" : `step ${step.number}`;
-      writeText(g, `${name} · ${formatTime(step.end - step.start)}${step.counted ? "" : " · not counted"}`, x + 5, 8.5, end - x - 8);
-      g.globalAlpha = 1;
-    }
-    setFont(g, 11);
-  }
-
-  function drawHeat(g: CanvasRenderingContext2D, rows: number[], y: number, h: number): void {
-    setFont(g, 11, 600);
-    g.fillStyle = ink.ink;
-    writeText(g, data.nameRow(state.focus), 2, 8.5, gutter - 4);
-    setFont(g, 10.5);
-    g.fillStyle = ink.quiet;
-    const all = state.rows.length;
-    const which = rows.length < all ? `the ${MOST_THIN / 2} slowest of ${formatCount(all)} rows and ${rows.length - MOST_THIN / 2} of the others` : `all ${all} rows`;
-    writeText(g, `${which}, ${state.order === "late" ? "slowest first" : "by rank"} · red at the left: own work above the median · click, or ↑ ↓, to bring one up`, gutter, y + 6, width - gutter);
-    const top = y + 16;
-    drawThinRows(g, rows, top, h);
-    rows.forEach((row, i) => places.push({ row, lane: "thin", y: top + i * h, h, part: 0 }));
-    const most = rows.reduce((worst, row) => Math.max(worst, data.getBeyond(row)), 1);
-    const room = gutter > 70 ? 34 : 8;
-    g.fillStyle = ink.pin;
-    rows.forEach((row, i) => {
-      const share = data.getBeyond(row) / most;
-      if (share > 0.02) g.fillRect(gutter - 6 - share * room, top + i * h, share * room, Math.max(1, h - 0.5));
-    });
-    const shorten = (row: number): string => (gutter > 70 ? data.nameRow(row) : data.nameRow(row).replace("rank ", ""));
-    const at = rows.indexOf(state.focus);
-    if (at >= 0) {
-      for (const [color, wide] of [
-        [ink.page, 3],
-        [ink.ink, 1],
-      ] as const) {
-        g.strokeStyle = color;
-        g.lineWidth = wide;
-        g.strokeRect(gutter - 1, top + at * h - 1.5, width - gutter + 4, h + 3);
-      }
-      g.lineWidth = 1;
-      g.fillStyle = ink.accent;
-      setFont(g, 10.5, 600);
-      writeText(g, shorten(state.focus), 2, Math.max(top + 5, top + (at + 0.5) * h), gutter - 38);
-    }
-    setFont(g, 10);
-    g.fillStyle = ink.quiet;
-    const every = Math.ceil(14 / h) * (rows.length > 20 ? 2 : 1);
-    rows.forEach((row, i) => {
-      if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, gutter - 38);
-    });
-    setFont(g, 11);
-  }
-
   const findPlace = (row: number): Place | undefined => places.find((place) => place.row === row);
   function getBand(row: number): { y: number; h: number } | null {
     const list = places.filter((place) => place.row === row && place.lane !== "thin");
@@ -670,7 +171,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     pins = [];
     head.findings.slice(0, PINS).forEach(({ pins: [pin], number }, finding) => {
       if (!pin || !state.rows.includes(pin.row)) return;
-      const target = getX((pin.t0 + pin.t1) / 2);
+      const target = place(pin.row, (pin.t0 + pin.t1) / 2);
       if (target < gutter || target > width) return;
       let x = Math.min(target, width - 9);
       for (let tries = 0; tries < PINS && pins.some((other) => Math.abs(other.x - x) < 16); tries++) x += 16;
@@ -683,7 +184,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       if (band) {
         g.beginPath();
         g.moveTo(x, 30);
-        g.lineTo(target, AXIS - 3);
+        g.lineTo(target, getTop() - 3);
         g.lineTo(target, band.y);
         g.stroke();
       }
@@ -703,7 +204,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function drawMark(g: CanvasRenderingContext2D): void {
     const band = state.mark && getBand(state.mark.row);
     if (!state.mark || !band) return;
-    const [x, end] = [Math.max(gutter, getX(state.mark.t0)), Math.min(width, getX(state.mark.t1))];
+    const [x, end] = [Math.max(gutter, place(state.mark.row, state.mark.t0)), Math.min(width, place(state.mark.row, state.mark.t1))];
     if (end < x - 2) return;
     g.strokeStyle = ink.pin;
     g.lineWidth = 2;
@@ -713,23 +214,24 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function drawSelection(g: CanvasRenderingContext2D): void {
     if (!state.selection) return;
     const { t0, t1 } = state.selection;
+    const top = getTop() - 20;
     const [x, end] = [Math.max(gutter, Math.min(width, getX(t0))), Math.min(width, Math.max(gutter, getX(t1)))];
     g.fillStyle = ink.page;
     g.globalAlpha = 0.6;
-    g.fillRect(gutter, 32, x - gutter, height);
-    g.fillRect(end, 32, width - end, height);
+    g.fillRect(gutter, top + 4, x - gutter, height);
+    g.fillRect(end, top + 4, width - end, height);
     g.globalAlpha = 1;
     g.fillStyle = ink.accent;
-    g.fillRect(x, 33, end - x, 3);
-    g.fillRect(x - 0.5, 33, 1, height);
-    g.fillRect(end - 0.5, 33, 1, height);
+    g.fillRect(x, top + 5, end - x, 3);
+    g.fillRect(x - 0.5, top + 5, 1, height);
+    g.fillRect(end - 0.5, top + 5, 1, height);
     if (end <= x) return;
     const text = formatTime(t1 - t0, 4);
     const wide = g.measureText(text).width + 10;
-    g.fillRect((x + end - wide) / 2, 28, wide, 15);
+    g.fillRect((x + end - wide) / 2, top, wide, 15);
     g.fillStyle = ink.page;
     g.textAlign = "center";
-    g.fillText(text, (x + end) / 2, 36);
+    g.fillText(text, (x + end) / 2, top + 8);
     g.textAlign = "left";
   }
   /** A line from the launch on the host to the start of the kernel under the pointer. */
@@ -737,7 +239,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (hover?.launch === undefined || hover.t0 === undefined || hover.row === undefined || hover.y === undefined) return;
     const band = getBand(hover.row);
     if (!band) return;
-    const [x, y, end] = [Math.max(gutter, getX(hover.launch)), band.y + 8, getX(hover.t0)];
+    const [x, y, end] = [Math.max(gutter, place(hover.row, hover.launch)), band.y + 8, place(hover.row, hover.t0)];
     g.strokeStyle = g.fillStyle = ink.ink;
     g.lineWidth = 1.2;
     g.beginPath();
@@ -750,19 +252,20 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     g.fill();
   }
 
+  const getView = (): View => splitView({ ...state, alignment: null }, 0, gutter, width)[0];
   function draw(): void {
     cancelAnimationFrame(frame);
     frame = 0;
     if (!head.rows.length) return;
     const began = performance.now();
     const rows = listOrder();
-    const full = isSmall() ? rows : [state.focus];
+    const full = state.pair ?? (isSmall() ? rows : [state.focus]);
     const heat = isSmall() ? [] : rows;
     const h = Math.max(2, Math.min(12, Math.floor(200 / Math.max(1, heat.length))));
     places = [];
-    let y = AXIS;
-    const lanes = full.map((row) => {
-      const list = layOut(row, y);
+    let y = getTop();
+    const lists = full.map((row) => {
+      const list = lanes.layOut(row, y);
       const last = list[list.length - 1];
       y = last.y + last.h + 8;
       places.push(...list);
@@ -774,9 +277,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const { g } = surface;
     width = surface.width;
     drawAxis(g);
-    drawSteps(g);
-    full.forEach((row, i) => drawLanes(g, row, lanes[i]));
-    if (heat.length) drawHeat(g, heat, y - 2, h);
+    if (!state.pair) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
+    full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
+    if (heat.length) places.push(...drawHeat(g, getView(), heat, y - 2, h));
     drawSelection(g);
     drawPins(g);
     drawMark(g);
@@ -788,15 +291,23 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
 
   function drawOverview(): void {
     const { g, width: w, height: h } = prepareCanvas(overview, 28);
-    const scale = head.span / Math.max(1, w - gutter);
-    const heights = new Float64Array(w);
-    for (let plane = 0; plane < 3; plane++) {
-      g.fillStyle = getKindColor(plane);
-      averageBins(addBins(state.focus, plane), w - gutter, 0, scale, (x, share) => {
-        const part = share * (h - 2);
-        heights[x] += part;
-        g.fillRect(gutter + x, h - heights[x], 1, part);
-      });
+    const span = getSpan();
+    const scale = span / Math.max(1, w - gutter);
+    for (const { t, x0, x1 } of splitView({ ...state, t: 0, e: span }, state.focus, gutter, w)) {
+      g.save();
+      g.beginPath();
+      g.rect(x0, 0, x1 - x0, h);
+      g.clip();
+      const heights = new Float64Array(w);
+      for (let plane = 0; plane < 3; plane++) {
+        g.fillStyle = getKindColor(plane);
+        lanes.averageBins(lanes.addBins(state.focus, plane), w - gutter, t, scale, (x, share) => {
+          const part = share * (h - 2);
+          heights[x] += part;
+          g.fillRect(gutter + x, h - heights[x], 1, part);
+        });
+      }
+      g.restore();
     }
     g.fillStyle = ink.quiet;
     writeText(g, "whole run", 2, h / 2, gutter);
@@ -813,132 +324,38 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
 
   // What is under the pointer
-  function describeGap(gap: number): string {
-    const gaps = data.gaps!;
-    const segments = Array.from({ length: gaps.first[gap + 1] - gaps.first[gap] }, (_, i) => gaps.first[gap] + i);
-    const parts = segments
-      .sort((a, b) => gaps.segment[b] - gaps.segment[a])
-      .slice(0, 3)
-      .map((k) => {
-        const path = data.describePath(gaps.path[k]).slice(-4).join(" › ");
-        return `${segments.length > 1 ? `${formatTime(gaps.segment[k])} ` : ""}${head.causes[gaps.cause[k]][1]}${path && `: ${path}`}`;
-      });
-    if (segments.length > 3) parts.push(`${segments.length - 3} shorter parts`);
-    const name = (i: number): string => (i < 0 ? "–" : data.short[i]);
-    return `idle ${formatTime(gaps.length[gap], 4)} · ${parts.join("; ")} · after ${name(gaps.before[gap])}, before ${name(gaps.after[gap])}`;
-  }
-  function describeKernel(cell: Cell, k: number, row: number): string {
-    const boxes = cell.data!;
-    const path = data.describePath(boxes.path[k]).join(" › ");
-    const stream = head.rows[row].lanes[boxes.lane[k]]?.[1];
-    const where = head.rows[row].kind === "device" ? ` · stream ${stream}` : "";
-    const name = data.names[boxes.name[k]] ?? "kernels";
-    if (boxes.count[k] > 1) return `${formatCount(boxes.count[k])} × ${name} shorter than ${formatTime(cell.tau)}, busy ${formatTime(boxes.busy[k])} of ${formatTime(boxes.length[k])}${where}`;
-    const delay = boxes.delay[k] >= 0 ? ` · launched ${formatTime(boxes.delay[k])} earlier` : "";
-    return `${name} · ${formatTime(boxes.length[k], 5)}${where}${delay}${path ? ` · ${path}` : ""} · ${boxes.stage[k] < 0 ? "outside any stage" : `in ${data.names[boxes.stage[k]]}`}`;
-  }
-  function describeBins(row: number, time: number): string {
-    const bin = Math.floor(time / head.width);
-    const [compute, comm, copies] = [0, 1, 2].map((plane) => Math.round((data.bins[getPlane(row, plane) + bin] ?? 0) / 2.55));
-    const stage = data.rows[row].ranges[0].find((range) => range.start <= time && range.end > time);
-    return `${stage ? `${data.names[stage.name]} · ` : ""}within ${formatTime(head.width)}: ${compute} % compute, ${comm} % exposed communication, ${copies} % exposed copies, ${Math.max(0, 100 - compute - comm - copies)} % idle`;
-  }
-  function findKernel(place: Place, time: number): Item | null {
-    const { row } = place;
-    const cells = chooseCells(row, (width - gutter) * (place.lane === "thin" ? 0.3 : 0.6));
-    if (!cells) return { row, text: describeBins(row, time) };
-    const slack = 1.5 * getScale();
-    let best: Item | null = null;
-    let nearest = Infinity;
-    for (const cell of cells) {
-      const { start, length, kind, longest, delay } = cell.data!;
-      const end = lowerBound(start, time + slack);
-      for (let k = lowerBound(start, time - longest - slack); k < end; k++) {
-        if (start[k] + length[k] + slack < time || (place.lane === "kind" && kind[k] !== place.part)) continue;
-        const away = Math.abs(start[k] + length[k] / 2 - time) - length[k] / 2;
-        if (away >= nearest) continue;
-        nearest = away;
-        best = { row, t0: start[k], t1: start[k] + length[k], text: describeKernel(cell, k, row), y: place.y + place.h / 2 };
-        if (delay[k] >= 0) best.launch = start[k] - delay[k];
-      }
-    }
-    return best;
-  }
-  function findRange({ row, lane }: Place, time: number): Item | null {
-    const range = data.rows[row].ranges[lane === "part" ? 1 : 0].find(({ start, end }) => start <= time && end > time);
-    return range ? { row, t0: range.start, t1: range.end, range: range.id, text: `${data.names[range.name]} · ${formatTime(range.end - range.start, 4)} on the host · double click to count this stage` } : null;
-  }
-  function findCritical(time: number): Item | null {
-    const path = data.critical;
-    if (!path) return null;
-    const slack = getScale();
-    const i = lowerBound(path.start, time + slack) - 1;
-    if (i < 0 || path.start[i] + path.length[i] + slack < time) return null;
-    return { row: Math.max(0, path.row[i]), t0: path.start[i], t1: path.start[i] + path.length[i], text: `critical path · ${data.names[path.kind[i]]} · ${describeCritical(path, i)} · ${formatTime(path.length[i], 4)}` };
-  }
-  function findCall({ row, part, y: top }: Place, time: number, y: number): Item | null {
-    const depth = Math.floor((y - top) / HOST_ROW);
-    const slack = getScale() / 2;
-    const segments = listThreads(row).find(([thread]) => thread === part)?.[1] ?? [];
-    const call = segments.find((s) => s.depth === depth && s.start - slack <= time && s.end + slack >= time);
-    return call ? { row, t0: call.start, t1: call.end, text: `${data.describePath(call.path).join(" › ")} · ${formatTime(call.end - call.start, 4)}` } : null;
-  }
-  function findMemory({ row }: Place, time: number): Item | null {
-    const curve = curves.get(row);
-    const k = curve ? lowerBound(curve.time, time) - 1 : -1;
-    return curve && k >= 0 ? { row, text: `${formatBytes(curve.allocated[k])} allocated, ${formatBytes(curve.reserved[k])} reserved` } : null;
-  }
-  function findIn(place: Place, time: number, y: number): Item | null {
-    switch (place.lane) {
-      case "stage":
-      case "part":
-        return findRange(place, time);
-      case "idle": {
-        const i = data.gaps ? findGap(place.row, time) : -1;
-        const gap = data.rows[place.row].gaps[i];
-        if (gap === undefined || data.gaps!.start[gap] + data.gaps!.length[gap] < time) return null;
-        return { row: place.row, t0: data.gaps!.start[gap], t1: data.gaps!.start[gap] + data.gaps!.length[gap], text: describeGap(gap) };
-      }
-      case "critical":
-        return findCritical(time);
-      case "host":
-        return findCall(place, time, y);
-      case "curve":
-        return findMemory(place, time);
-      default:
-        return findKernel(place, time);
-    }
-  }
   function findItem(x: number, y: number): Item | null {
-    if (y < AXIS - 6) {
+    if (y < getTop() - 6) {
       const pin = y > 15 && y < 33 ? pins.find((p) => Math.abs(p.x - x) < 9) : undefined;
       if (pin) return { pin: pin.finding, text: head.findings[pin.finding].claim };
-      const step = y < 16 && x > gutter ? data.rows[state.focus].steps.find(({ start, end }) => start <= getTime(x) && end > getTime(x)) : undefined;
-      if (step && step.number !== null) return { step: step.number, text: `step ${step.number} · ${formatTime(step.end - step.start, 5)}: ${formatTime(step.compute)} compute, ${formatTime(step.comm)} exposed communication, ${formatTime(step.copies)} exposed copies, ${formatTime(step.idle)} idle · click to count this step` };
-      return null;
+      return y < 16 && x > gutter && !state.pair ? lanes.findStep(state.focus, getTime(x)) : null;
     }
-    const place = places.find((p) => y >= p.y && y < p.y + p.h);
-    if (!place) return null;
-    if (x < gutter) return { row: place.row };
-    const item = findIn(place, getTime(x), y) ?? { row: place.row };
-    if (item.text && state.rows.length > 1 && place.lane !== "critical") item.text = `${data.nameRow(place.row)} · ${item.text}`;
+    const at = places.find((p) => y >= p.y && y < p.y + p.h);
+    if (!at) return null;
+    if (x < gutter) return { row: at.row };
+    const item = lanes.findIn(at, splitView(state, at.row, gutter, width), x, y) ?? { row: at.row };
+    if (item.text && state.rows.length > 1 && at.lane !== "critical") item.text = `${data.nameRow(at.row)} · ${item.text}`;
     return item;
   }
 
   // Selecting
+  function selectWindow(t0: number, t1: number): void {
+    const { alignment } = state;
+    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
+  }
   function selectSteps(numbers: number[]): void {
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
     if (!steps.length) return;
-    state.selection = { t0: steps[0].start, t1: steps[steps.length - 1].end, scope: { kind: "steps", numbers: new Set(numbers) } };
+    const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toStrip(state.alignment, state.focus, time));
+    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers) } };
     redraw();
     events.selected();
   }
   /** Selects a stage in its step, on all rows. */
   function selectStage(id: number): void {
-    const { start, end, step, row, name } = data.ranges[id];
-    const number = data.rows[row].steps[step]?.number ?? null;
-    const same = data.ranges.filter((range) => range.depth === 0 && range.name === name && (range.id === id || (number !== null && data.rows[range.row].steps[range.step]?.number === number)));
-    state.selection = { t0: start, t1: end, scope: { kind: "stages", ranges: new Set(same.map((range) => range.id)) } };
+    const range = data.ranges[id];
+    const [t0, t1] = [range.start, range.end].map((time) => toStrip(state.alignment, range.row, time));
+    state.selection = { t0, t1, scope: { kind: "stages", ranges: new Set(listSameStages(data, range).map((same) => same.id)) } };
     redraw();
     events.selected();
   }
@@ -947,7 +364,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const selection = state.selection;
     if (!selection) return;
     const slack = 6 * getScale();
-    const isNear = (a: number, b: number): boolean => Math.abs(a - b) < slack;
+    const isNear = (time: number, edge: number): boolean => Math.abs(toStrip(state.alignment, state.focus, time) - edge) < slack;
     const { steps, ranges } = data.rows[state.focus];
     const first = steps.findIndex((step) => isNear(step.start, selection.t0));
     const last = steps.findIndex((step) => isNear(step.end, selection.t1));
@@ -985,7 +402,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     fingers.set(event.pointerId, event.offsetX);
     canvas.focus({ preventScroll: true });
     canvas.setPointerCapture(event.pointerId);
-    const onAxis = event.offsetY < AXIS - 6 && findItem(event.offsetX, event.offsetY)?.pin === undefined;
+    const onAxis = event.offsetY < getTop() - 6 && findItem(event.offsetX, event.offsetY)?.pin === undefined;
     drag = fingers.size > 1 ? null : { x: event.offsetX, y: event.offsetY, t: state.t, e: state.e, brush: event.shiftKey || onAxis, moved: false };
   };
   function pinch(event: PointerEvent): void {
@@ -1005,8 +422,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       return setView(drag.t + by, drag.e + by);
     }
     const [a, b] = [getTime(Math.max(gutter, drag.x)), getTime(Math.max(gutter, Math.min(width, x)))];
-    const [t0, t1] = [Math.max(0, Math.round(Math.min(a, b))), Math.min(head.span, Math.round(Math.max(a, b)))];
-    state.selection = { t0, t1, scope: { kind: "window", t0, t1 } };
+    selectWindow(Math.max(0, Math.round(Math.min(a, b))), Math.min(getSpan(), Math.round(Math.max(a, b))));
     redraw();
   }
   canvas.onpointermove = (event) => {
@@ -1042,8 +458,8 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     say(item?.text ?? "");
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
-    if (y < AXIS - 6) return clear();
-    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row)) {
+    if (y < getTop() - 6) return clear();
+    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair) {
       state.mark = null;
       setFocus(item.row);
     } else if (item?.t0 !== undefined) state.mark = { row: item.row!, t0: item.t0, t1: item.t1! };
@@ -1055,7 +471,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (state.mark) jump(state.mark.row, state.mark.t0, state.mark.t1);
   };
   const moveOverview = (event: PointerEvent): void => {
-    const middle = ((event.offsetX - gutter) / (width - gutter)) * head.span;
+    const middle = ((event.offsetX - gutter) / (width - gutter)) * getSpan();
     const half = (state.e - state.t) / 2;
     setView(middle - half, middle + half);
   };
@@ -1078,9 +494,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       ArrowRight: pan(0.12),
       ArrowUp: () => stepFocus(-1),
       ArrowDown: () => stepFocus(1),
-      Home: () => glide(0, head.span),
+      Home: () => glide(0, getSpan()),
       f: () => {
-        const part = state.selection ?? state.mark;
+        const { mark } = state;
+        const part = state.selection ?? (mark && { t0: toStrip(state.alignment, mark.row, mark.t0), t1: toStrip(state.alignment, mark.row, mark.t1) });
         if (part) glide(part.t0 - (part.t1 - part.t0) * 0.1, part.t1 + (part.t1 - part.t0) * 0.1);
       },
       n: () => events.nextPin(1),
@@ -1095,5 +512,5 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   watchSize(canvas, draw);
   say("");
-  return { state, redraw, draw, setView, glide, jump, say, describeGap, selectSteps, clear };
+  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, setPair, getSpan, clear };
 }

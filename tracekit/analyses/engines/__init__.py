@@ -1,0 +1,1 @@
+"""Analyses of rollout engines by their own logs."""

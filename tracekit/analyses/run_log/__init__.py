@@ -1,0 +1,1 @@
+"""Questions that the log of an RL run answers without a profile."""

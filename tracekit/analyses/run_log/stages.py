@@ -1,0 +1,220 @@
+"""Time of an RL run by stage, from the log alone: disjoint stages, their shares and their trends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tracekit.analyses import Analysis
+from tracekit.job.frames import make_run_heading
+from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.model.report import Metric, Section, Sheet
+from tracekit.model.stats.equal_length import measure_drift_at_equal_length
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Coded, choose_narrowest, select_rows
+from tracekit.model.tables.columns import NAME, STEP
+from tracekit.model.tables.frame import Frame, from_rows
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+
+RUN_LOG = Table(
+    "run_log",
+    "one number of a step that questions about the run's log use",
+    {
+        **KEYS,
+        "part": Column("int64", "Part of the log, from 0; a restart begins a new one."),
+        "step": STEP,
+        "name": NAME,
+        "value": Column("Float64", "Value as logged."),
+    },
+)
+
+MOST_VALUES = 1_000_000
+"""Maximum number of values per log: the latest."""
+
+_USED_NAMES = re.compile(
+    r"timing_s/|timing/|timeperf/|time/step_|perf/|train/timing/|fully_async/|separate_async/|training/off_policy/|"
+    r"(?:training|validation)/(?:off_policy|filter_groups|rollout_failure)/evicted_samples\Z|"
+    r"global_seqlen/|response_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
+    r"num_turns/|rollout/(?:response_len|num_samples)|step_time\Z|queue_wait_time_s|weight_sync_time_s|completions/|"
+    r"train/(?:total_num_tokens|global_valid_toks|mean_gen_tokens|max_gen_tokens|step_time|completions/)|"
+    r"timing_per_image_ms/|(?:\w+/)?perf/cpu_memory_used_gb\Z"
+)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Measure the values of a log that any question about it uses."""
+    if not trace.has("log_values"):
+        return {}
+    names = trace.texts("log_values", "name")
+    is_used = np.array([*(_USED_NAMES.match(name) is not None for name in names.texts), False])
+    rows = np.flatnonzero(is_used[names.codes])[-MOST_VALUES:]
+    used, codes = np.unique(names.codes[rows], return_inverse=True)
+    return {
+        "run_log": {
+            "part": trace.numbers("log_values", "part")[rows],
+            "step": select_rows(trace.nullable("log_values", "step"), rows),
+            "name": Coded(codes.astype(choose_narrowest(len(used))), tuple(names.texts[code] for code in used)),
+            "value": select_rows(trace.nullable("log_values", "value"), rows),
+        }
+    }
+
+
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
+    """Report the disjoint stages of each log; None without a log."""
+    logs = list_logged_steps(measured)
+    if not logs:
+        return None
+    return ANALYSIS.answered(
+        metrics=lambda: tuple(_list_log_metrics(logs)),
+        sheets=lambda: (_make_logged_stage_sheet(measured, logs),),
+        caveats=lambda: tuple(_list_stage_caveats(logs)),
+    )
+
+
+def _list_log_metrics(logs: tuple[LoggedSteps, ...]) -> Iterator[Metric]:
+    """List the step time and the throughput of the first log, and the time that no timer covers."""
+    for steps in logs[:1]:
+        steady = steps.counted.steady
+        if not steady.any():
+            continue
+        yield Metric("logged_step", float(np.median(steps.step_s[steady])) * 1e9, "ns", "lower", label="step, median")
+        rate = steps.get_steady(*steps.log.framework.throughput)
+        if rate is not None:
+            yield Metric("tokens_per_s_per_gpu", float(np.nanmedian(rate)), "", "higher", label="tokens/s/GPU, median")
+        share = float(np.median(steps.residual_s[steady] / steps.step_s[steady]))
+        yield Metric("untimed_ratio", share, "ratio", "lower", label="in no timer")
+
+
+def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
+    """Make the table of disjoint stages; the rows of a run add up to its wall time."""
+    rows = [row for steps in logs for row in _list_stage_rows(steps)]
+    names = ("run", "stage", "mean_ns", "share_ratio", "median_ns", "iqr_ns", "trend_ratio", "gpu_hours", "how")
+    table: Frame = from_rows(names, rows)
+    headings = (
+        *make_run_heading(measured),
+        *parse_headings("""
+            stage | stage
+            mean_ns | per step | ns | Mean over all steps, including steps without it: the rows below the first add up to it.
+            share_ratio | share | ratio | Part of the wall time.
+            median_ns | median | ns | Over the steps that have it, without warm-up.
+            iqr_ns | IQR | ns | Range of the middle half.
+            trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
+            gpu_hours | GPU-hours | number | Over all logged steps.
+            how | note
+        """),
+    )
+    caption = " ".join(_describe_counted_steps(steps) for steps in logs[:1])
+    return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
+
+
+def _describe_counted_steps(steps: LoggedSteps) -> str:
+    """Describe the steps behind the table."""
+    count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
+    return f"Mean of {count} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
+
+
+def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
+    """List the rows of one run: the wall time of a step, its stages by time, then time in no timer."""
+    counted = steps.counted.counted
+    if not counted.any():
+        return
+    costs = [(steps.average_stage_seconds(stage), stage) for stage in steps.stages if stage.is_added]
+    costs = sorted(((mean_s, stage) for mean_s, stage in costs if mean_s), key=lambda cost: -cost[0])
+    residual_s = float(steps.residual_s[counted].mean())
+    wall_s = sum(mean_s for mean_s, _ in costs) + residual_s
+    median, iqr = _summarize_seconds(steps.step_s[steps.counted.steady])
+    trend = _measure_stage_trend(steps, steps.step_s)
+    hours = steps.compute_gpu_hours(wall_s)
+    yield steps.log.run, "(step, wall)", round(wall_s * 1e9), 1.0, median, iqr, trend, hours, ""
+    for mean_s, stage in costs:
+        yield _make_stage_row(steps, stage, mean_s, wall_s)
+    share, hours = residual_s / wall_s, steps.compute_gpu_hours(residual_s)
+    yield steps.log.run, "(in no timer)", round(residual_s * 1e9), share, None, None, None, hours, ""
+
+
+def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:
+    """Make the row of one stage."""
+    counted = steps.counted.counted
+    known = stage.seconds[counted]
+    median, iqr = _summarize_seconds(known[known > 0])
+    trend = None if stage.is_wait or stage.where == "outside" else _measure_stage_trend(steps, stage.seconds)
+    return (
+        steps.log.run,
+        stage.canonical,
+        round(mean_s * 1e9),
+        mean_s / wall_s,
+        median,
+        iqr,
+        trend,
+        steps.compute_gpu_hours(mean_s),
+        _describe_stage(steps, stage),
+    )
+
+
+def _describe_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
+    """Describe a stage: a wait, its period, and whether it is outside the step's own time."""
+    parts = ["the trainer waits for samples"] if stage.is_wait else []
+    present = int((stage.seconds > 0).sum())
+    if present < len(steps.log):
+        period = find_logged_period(steps, stage)
+        parts.append(f"every {period} steps" if period else f"in {present} of {len(steps.log)} steps")
+    if stage.where == "outside":
+        parts.append("between steps")
+    return ", ".join(parts)
+
+
+def _summarize_seconds(seconds: Any) -> tuple[int | None, int | None]:
+    """Summarize times: median and interquartile range in ns; None without any."""
+    if not len(seconds):
+        return None, None
+    low, middle, high = np.percentile(seconds, (25, 50, 75))
+    return round(float(middle) * 1e9), round(float(high - low) * 1e9)
+
+
+def _measure_stage_trend(steps: LoggedSteps, seconds: Any) -> float | None:
+    """Measure the change of a time over the run at equal length; None where it is not certain."""
+    rows = steps.counted.steady & (seconds > 0)
+    lengths = choose_step_lengths(steps, rows)
+    if lengths is None or rows.sum() < MIN_TREND_STEPS:
+        return None
+    drift = measure_drift_at_equal_length(lengths, seconds[rows], np.flatnonzero(rows).astype(np.float64))
+    if drift is None or not drift.is_told_apart or drift.p >= MOST_TREND_P:
+        return None
+    return drift.change
+
+
+MIN_TREND_STEPS = 10
+"""Fewest steps for a trend."""
+
+MOST_TREND_P = 0.01
+"""Largest probability of a trend by chance."""
+
+
+def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
+    """List the timers that are not added, and logs whose timers exceed their steps."""
+    for steps in logs:
+        nested = [stage.label for stage in steps.stages if stage.where == "nested"]
+        if nested:
+            yield f"within other timers, not added: {', '.join(nested)}"
+        beside = [stage.label for stage in steps.stages if stage.where == "overlapping"]
+        if beside:
+            yield f"parallel to the step, not added: {', '.join(beside)}"
+        if steps.excess_ratio > 0.5:
+            yield "the timers of most steps add up to more than the step: some overlap, and shares are too high"
+
+
+ANALYSIS = Analysis(
+    id="run-log",
+    title="Where does the time go, by the run's log?",
+    reads=("log_values",),
+    writes=(RUN_LOG,),
+    every_step=True,
+    measure=measure,
+    judge=judge,
+)

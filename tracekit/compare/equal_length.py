@@ -1,0 +1,266 @@
+"""Logs of two sides at equal length: raw change, change per token, and change at the mean length of both.
+
+Answers lengthen while a model learns, and a step has a fixed part. Raw times and times per token then differ without any change
+of the code. The verdict is that at equal length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracekit.compare.comparison import Difference, LengthChange, LengthComparison, Word
+from tracekit.job.run_log.counted_steps import Mask
+from tracekit.job.run_log.lengths import LEAST_STEPS_OF_TWO
+from tracekit.job.run_log.stages import PERIODIC, LoggedSteps
+from tracekit.job.run_log.values import Floats
+from tracekit.model.metrics import UNPROFILED, UNPROFILED_STAGE
+from tracekit.model.stats.equal_length import (
+    LEAST_FIT,
+    EqualLengthChange,
+    compare_at_equal_length,
+    fit_at_length,
+    measure_range_overlap,
+)
+from tracekit.model.tables.frame import Frame
+
+if TYPE_CHECKING:
+    from tracekit.compare.step_log import StepLog
+
+MIN_VERDICT_STEPS = 15
+"""Fewest steady steps per side for a word."""
+
+LEAST_OVERLAP, FULL_OVERLAP = 0.05, 0.3
+"""Overlap of the ranges of length up to which no verdict is given, and below which it is an extrapolation."""
+
+LEAST_VARIATION = 0.01
+"""Smallest relative spread of the lengths of both sides that changes times."""
+
+MOST_CLIPPED = 0.2
+"""Share of answers at the longest length, on one side only, that makes lengths incomparable."""
+
+_FIXED = ("update_weights", "reward", "adv", *PERIODIC)
+"""Stages whose time does not depend on length."""
+
+_GENERATION = "gen"
+
+
+def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, others: int) -> Floats | None:
+    """Choose the covariates of a stage (None: the step) in columns, the range of the first counts; None without tokens.
+
+    `others` is the number of steady steps of the other side: both sides need the same covariates.
+    """
+    framework = steps.log.framework
+    tokens, longest = steps.log.get_first(*framework.tokens), steps.log.get_first(*framework.longest)
+    if tokens is None or not np.isfinite(tokens[rows]).all():
+        return None
+    columns = [tokens[rows]]
+    has_longest = longest is not None and bool(np.isfinite(longest[rows]).all())
+    is_two = has_longest and min(int(rows.sum()), others) >= LEAST_STEPS_OF_TWO
+    if longest is not None and is_two and not steps.mode.is_async and stage in (None, _GENERATION):
+        columns.append(longest[rows])
+    return np.column_stack(columns)
+
+
+def compare_lengths(
+    base: LoggedSteps, opt: LoggedSteps, *, level: float = 0.95, min_effect: float = 0.03
+) -> LengthComparison | None:
+    """Compare two logs at equal length; None if a side has no tokens, or too few steps."""
+    counts = base.counted.steady_count, opt.counted.steady_count
+    x0 = _choose_covariates(base, base.counted.steady, None, counts[1])
+    x1 = _choose_covariates(opt, opt.counted.steady, None, counts[0])
+    if x0 is None or x1 is None or min(counts) < 3:
+        return None
+    overlap = measure_range_overlap(x0[:, 0], x1[:, 0])
+    changes = []
+    for stage in (None, *_list_common_stages(base, opt)):
+        change = _compare_stage(base, opt, stage, (level, min_effect))
+        if change is not None:
+            changes.append(change)
+    means = float(x0[:, 0].mean()), float(x1[:, 0].mean())
+    at = float(np.concatenate([x0[:, 0], x1[:, 0]]).mean())
+    unlike = tuple(_list_log_differences(base, opt))
+    return LengthComparison(tuple(changes), overlap, means[0], means[1], at, unlike) if changes else None
+
+
+def lacks_common_length(lengths: LengthComparison | None) -> bool:
+    """Check whether the lengths of two logs hardly overlap: their steps cannot be compared."""
+    return lengths is not None and lengths.overlap <= LEAST_OVERLAP
+
+
+def describe_lengths(lengths: LengthComparison | None) -> list[str]:
+    """Describe at which length two logs are compared, and how far their lengths overlap."""
+    if lengths is None or lengths.base_tokens == lengths.opt_tokens:
+        return []
+    text = (
+        f"times are at equal length ({lengths.at:,.0f} tokens per step): "
+        f"{lengths.base_tokens:,.0f} and {lengths.opt_tokens:,.0f} were logged, and their ranges overlap by {lengths.overlap:.0%}"
+    )
+    if lengths.overlap <= LEAST_OVERLAP:
+        return [f"{text}: no verdict"]
+    return [text + (": the verdict is an extrapolation" if lengths.overlap < FULL_OVERLAP else "")]
+
+
+def _list_common_stages(base: LoggedSteps, opt: LoggedSteps) -> list[str]:
+    """List the stages of both logs that every steady step has, longest first; waits and periodic stages are left out."""
+    found: dict[str, float] = {}
+    for stage in base.stages:
+        if stage.where == "inside" and not stage.is_wait and stage.canonical not in PERIODIC:
+            found[stage.canonical] = float(np.nanmean(stage.seconds))
+    others = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
+    return sorted((stage for stage in found if stage in others), key=lambda stage: -found[stage])
+
+
+def _get_seconds(steps: LoggedSteps, stage: str | None) -> Floats | None:
+    """Get the seconds of a stage (None: the step) in the steady steps; None where a step lacks it."""
+    seconds = steps.step_s if stage is None else steps.sum_stage_seconds(stage)
+    if seconds is None:
+        return None
+    steady = seconds[steps.counted.steady]
+    return steady if (steady > 0).all() else None
+
+
+def _compare_stage(
+    base: LoggedSteps, opt: LoggedSteps, stage: str | None, limits: tuple[float, float]
+) -> LengthChange | None:
+    """Compare one stage, or the step."""
+    t0, t1 = _get_seconds(base, stage), _get_seconds(opt, stage)
+    if t0 is None or t1 is None:
+        return None
+    x0 = _choose_covariates(base, base.counted.steady, stage, len(t1))
+    x1 = _choose_covariates(opt, opt.counted.steady, stage, len(t0))
+    if x0 is None or x1 is None:
+        return None
+    is_fixed = stage in _FIXED
+    if is_fixed:
+        change = compare_at_equal_length((np.ones((len(t0), 1)), t0), (np.ones((len(t1), 1)), t1), level=limits[0])
+    else:
+        change = compare_at_equal_length((x0, t0), (x1, t1), level=limits[0])
+    if change is None:
+        return None
+    per_token = float((t1.sum() / x1[:, 0].sum()) / (t0.sum() / x0[:, 0].sum()) - 1)
+    word, note = _choose_length_word(change, min(len(t0), len(t1)), limits[1], is_step=stage is None)
+    return LengthChange(
+        stage,
+        float(t0.mean()) * 1e9,
+        float(t1.mean()) * 1e9,
+        change.raw,
+        per_token,
+        change.change,
+        change.low,
+        change.high,
+        word,
+        "fixed work" if is_fixed and not note else note,
+    )
+
+
+def _choose_length_word(change: EqualLengthChange, count: int, min_effect: float, *, is_step: bool) -> tuple[Word, str]:
+    """Choose the word for a change at equal length, and a note on its limits."""
+    is_fitted = not is_step and change.r2 >= LEAST_FIT and change.curvature_p > 0.05
+    if change.overlap <= LEAST_OVERLAP and not is_fitted:
+        return "inconclusive", "lengths do not overlap: no verdict"
+    if count < MIN_VERDICT_STEPS:
+        return "inconclusive", f"{count} of at least {MIN_VERDICT_STEPS} steps"
+    note = "by extrapolation" if change.overlap < FULL_OVERLAP else ""
+    if change.high < 0 and change.change <= -min_effect:
+        return "improvement", note
+    if change.low > 0 and change.change >= min_effect:
+        return "regression", note
+    inside = change.low > -min_effect and change.high < min_effect
+    return ("no change" if inside else "inconclusive"), note
+
+
+def _list_log_differences(base: LoggedSteps, opt: LoggedSteps) -> Iterator[Difference]:
+    """List what makes two logs incomparable: trainer, GPUs, truncated answers, samples per step."""
+    facts = (
+        ("trainer", base.mode.label, opt.mode.label, "one name means different times in other trainers"),
+        ("gpus", _format_gpu_count(base.gpus), _format_gpu_count(opt.gpus), "another number of GPUs"),
+    )
+    for name, first, second, meaning in facts:
+        if first and second and first != second:
+            yield Difference(name, first, second, blocking=True, meaning=meaning)
+    clipped = [_get_clip_ratio(steps) for steps in (base, opt)]
+    if None not in clipped and (clipped[0] > MOST_CLIPPED) != (clipped[1] > MOST_CLIPPED):  # type: ignore[operator]
+        texts = [f"{ratio:.0%}" for ratio in clipped]
+        yield Difference("truncated answers", texts[0], texts[1], blocking=True, meaning="lengths are cut on one side")
+    samples = [_count_log_samples(steps) for steps in (base, opt)]
+    if samples[0] and samples[1] and abs(samples[1] / samples[0] - 1) > LEAST_VARIATION:
+        texts = [f"{count:,.0f}" for count in samples]
+        yield Difference("samples per step", texts[0], texts[1], blocking=True, meaning="another batch")
+
+
+def _format_gpu_count(count: int | None) -> str:
+    return "" if count is None else str(count)
+
+
+def _get_clip_ratio(steps: LoggedSteps) -> float | None:
+    clipped = steps.get_steady("response_length/clip_ratio")
+    return None if clipped is None else float(np.nanmedian(clipped))
+
+
+def _count_log_samples(steps: LoggedSteps) -> float | None:
+    """Count the samples per step: tokens over the mean length of prompt and answer."""
+    tokens = steps.get_steady("perf/total_num_tokens")
+    prompt, answer = steps.get_steady("prompt_length/mean"), steps.get_steady("response_length/mean")
+    if tokens is None or prompt is None or answer is None:
+        return None
+    return float(np.median(tokens / (prompt + answer)))
+
+
+def equalize_logs(base: Sequence[StepLog], opt: Sequence[StepLog]) -> tuple[tuple[StepLog, ...], tuple[StepLog, ...]]:
+    """Convert the times of all logs to the mean length of both sides; unchanged unless each log has lengths that vary.
+
+    Steps that do not count keep their times, and the counts of tokens are dropped: they no longer belong to the times.
+    """
+    logs = [log.logged for log in (*base, *opt)]
+    lengths = [_get_token_counts(steps) for steps in logs if steps is not None]
+    known = [counts for counts in lengths if counts is not None]
+    if len(known) < len(logs) or not known:
+        return tuple(base), tuple(opt)
+    pooled = np.concatenate(known)
+    if float(pooled.std()) <= LEAST_VARIATION * float(pooled.mean()):
+        return tuple(base), tuple(opt)
+    both = [steps for steps in logs if steps is not None]
+    fewest = min(steps.counted.steady_count for steps in both)
+    parts = [_choose_covariates(steps, steps.counted.steady, None, fewest) for steps in both]
+    at = np.concatenate([part for part in parts if part is not None]).mean(axis=0)
+    return (
+        tuple(_equalize_log(log, at, fewest) for log in base),
+        tuple(_equalize_log(log, at, fewest) for log in opt),
+    )
+
+
+def _get_token_counts(steps: LoggedSteps) -> Floats | None:
+    """Get the tokens of the steady steps; None without them, or with fewer than 6 such steps."""
+    counts = steps.get_steady(*steps.log.framework.tokens) if steps.counted.is_enough else None
+    return counts if counts is not None and np.isfinite(counts).all() else None
+
+
+def _equalize_log(log: StepLog, at: Floats, fewest: int) -> StepLog:
+    """Convert the times of one log to the length `at`."""
+    steps = log.logged
+    if steps is None:
+        return log
+    more: dict[tuple[int, str | None], float] = {}
+    for stage in (None, *_list_common_stages(steps, steps)):
+        seconds = _get_seconds(steps, stage)
+        x = _choose_covariates(steps, steps.counted.steady, stage, fewest)
+        if seconds is None or x is None or stage in _FIXED:
+            continue
+        fit = fit_at_length(x, seconds, at[: x.shape[1]])
+        away = (x - at[: x.shape[1]]) @ np.array(fit.slopes)
+        numbers = steps.log.step[steps.counted.steady].tolist()
+        more |= {(number, stage): float(ns) for number, ns in zip(numbers, away * 1e9, strict=True)}
+    return replace(log, recorded=_subtract_from_values(log.recorded, more), is_equalized=True)
+
+
+def _subtract_from_values(recorded: Frame, more: dict[tuple[int, str | None], float]) -> Frame:
+    """Subtract times from the recorded times of steps and stages; drop the counts of work and the values that would be negative."""
+    is_time = recorded.is_in("name", (UNPROFILED, UNPROFILED_STAGE))
+    recorded = recorded.filter(is_time)
+    keys = zip(recorded.values("step"), recorded.values("stage"), strict=True)
+    value = recorded.number("value") - np.array([more.get(key, 0.0) for key in keys])
+    return recorded.with_columns(value=value).filter(value > 0)

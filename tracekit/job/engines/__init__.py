@@ -1,0 +1,1 @@
+"""Rollout engines by their logs: samples, tables and charts."""

@@ -1,0 +1,72 @@
+"""Steps of a log that count: not those that warm up, validate, write a checkpoint or are profiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.job.run_log.values import RunLog
+from tracekit.model.records import dataclass
+from tracekit.model.stages import VALIDATION
+
+Mask = npt.NDArray[np.bool_]
+
+LEAST_STEPS = 6
+"""Fewest steady steps for any finding."""
+
+PROFILED_S = 1.0
+"""Least seconds of a call that starts or stops a profiler; drivers call both in every step."""
+
+MOST_MARKED = 0.5
+"""Largest share of marked steps; above it, what marks them is part of every usual step."""
+
+_MARKING = (VALIDATION, "save")
+_PROFILER = ("timing_s/start_profile", "timing_s/stop_profile")
+
+
+@dataclass(frozen=True, slots=True)
+class SteadySteps:
+    """Masks over the rows of a log: `counted` without warm-up, `steady` also without validation, checkpoint or profiler."""
+
+    counted: Mask
+    steady: Mask
+
+    @property
+    def steady_count(self) -> int:
+        """Number of steady steps."""
+        return int(self.steady.sum())
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are enough steady steps for a finding."""
+        return self.steady_count >= LEAST_STEPS
+
+
+def choose_counted_steps(log: RunLog) -> SteadySteps:
+    """Choose the steps that count: without the first 3 after each start (2 of 7 to 9 steps, 1 of 6, none of fewer)."""
+    counted = ~_find_warm_up_rows(log)
+    marked = _find_marked_rows(log)
+    if marked.mean() > MOST_MARKED:
+        marked[:] = False
+    return SteadySteps(counted, counted & ~marked)
+
+
+def _find_warm_up_rows(log: RunLog) -> Mask:
+    """Find the first rows of each part."""
+    starts = np.flatnonzero(np.diff(log.part, prepend=-1) != 0)
+    sizes = np.diff(starts, append=len(log))
+    first = np.select([sizes >= 10, sizes >= 7, sizes >= LEAST_STEPS], [3, 2, 1], 0)
+    place = np.arange(len(log)) - np.repeat(starts, sizes)
+    return place < np.repeat(first, sizes)
+
+
+def _find_marked_rows(log: RunLog) -> Mask:
+    """Find the rows with a validation, a checkpoint or a profiler."""
+    marked = np.zeros(len(log), np.bool_)
+    for name, values in log.series.items():
+        label = log.framework.parse_timer(name)
+        if label is not None and log.framework.name_stage(label) in _MARKING:
+            marked |= values > 0
+        elif name in _PROFILER:
+            marked |= values > PROFILED_S
+    return marked

@@ -1,0 +1,204 @@
+"""Disjoint stages of logged steps: nested and overlapping timers resolved, with the residual that no timer covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import gcd
+from typing import Literal
+
+import numpy as np
+
+from tracekit.job.run_log.counted_steps import SteadySteps, choose_counted_steps
+from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
+from tracekit.job.run_log.values import Floats, RunLog, map_run_logs
+from tracekit.model.records import dataclass
+from tracekit.model.stages import VALIDATION
+from tracekit.model.trace import Measurements, derive_once
+
+Where = Literal["inside", "outside", "nested", "overlapping"]
+"""Position of a timer: inside or outside the step's own time, nested in another timer, or parallel to the step."""
+
+PERIODIC = (VALIDATION, "save")
+"""Stages that run in every k-th step."""
+
+MOST_EXCESS = 0.01
+"""Largest share of the step by which disjoint timers may exceed it: rounding of printed numbers."""
+
+_PROFILER_CALLS = frozenset({"step", "start_profile", "stop_profile"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStage:
+    """One timer: seconds by row of the log, NaN where not logged. `within` names the timer around a nested one."""
+
+    label: str
+    canonical: str
+    seconds: Floats
+    where: Where
+    is_wait: bool = False
+    within: str = ""
+
+    @property
+    def is_added(self) -> bool:
+        """Whether its time is part of the wall time of a step, once."""
+        return self.where in ("inside", "outside")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSteps:
+    """One run's log by step: trainer, GPUs, steps that count, stages and residual.
+
+    `step_s` is the step time as logged and `wall_s` the same with the stages outside it. `residual_s` is the part of the step that no
+    timer covers. `excess_ratio` is the share of the steps whose timers exceed them: overlapping timers that are not known.
+    """
+
+    log: RunLog
+    mode: TrainerMode
+    gpus: int | None
+    counted: SteadySteps
+    step_s: Floats
+    wall_s: Floats
+    residual_s: Floats
+    stages: tuple[LoggedStage, ...]
+    excess_ratio: float
+
+    def get_steady(self, *names: str) -> Floats | None:
+        """Get the values of the first logged name in the steady steps; None if no steady step has one."""
+        values = self.log.get_first(*names)
+        if values is None or not np.isfinite(values[self.counted.steady]).any():
+            return None
+        return values[self.counted.steady]
+
+    def sum_stage_seconds(self, *canonical: str, waits: bool | None = None) -> Floats | None:
+        """Sum the time of some stages by row; None if the log has none."""
+        chosen = [
+            stage.seconds
+            for stage in self.stages
+            if stage.is_added and stage.canonical in canonical and (waits is None or stage.is_wait == waits)
+        ]
+        return _sum_known(chosen) if chosen else None
+
+    def average_stage_seconds(self, stage: LoggedStage) -> float:
+        """Average the time of a stage over the counted steps; over all steps if only some have it.
+
+        The steps that warm up would make a stage of every fifth step look more frequent than it is.
+        """
+        seconds = np.nan_to_num(stage.seconds)
+        some = (seconds > 0).mean() < 1 and stage.canonical in PERIODIC
+        return float(seconds.mean() if some else seconds[self.counted.counted].mean())
+
+    def average_wall_seconds(self) -> float:
+        """Average the wall time of a step: its stages, each once, and the time in no timer."""
+        stages = sum(self.average_stage_seconds(stage) for stage in self.stages if stage.is_added)
+        return stages + float(self.residual_s[self.counted.counted].mean())
+
+    def sum_wait_seconds(self) -> Floats | None:
+        """Sum the trainer's waits for samples by row; None if the trainer does not wait for samples."""
+        waits = [stage.seconds for stage in self.stages if stage.is_wait and stage.is_added]
+        return _sum_known(waits) if waits else None
+
+    def compute_gpu_hours(self, seconds_per_step: float) -> float | None:
+        """Compute the GPU-hours over all logged steps of a time per step; None if the number of GPUs is unknown."""
+        return None if self.gpus is None else seconds_per_step * len(self.log) * self.gpus / 3600
+
+
+@derive_once
+def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
+    """List the logs of all runs by step; a log without any time of a step is left out."""
+    made = (resolve_logged_stages(log) for log in map_run_logs(measured).values())
+    return tuple(steps for steps in made if steps is not None)
+
+
+def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:
+    """Resolve the timers of a log into disjoint stages; None if the log has no time of a step."""
+    log = _select_timed_rows(log)
+    mode = find_trainer_mode(log)
+    stages = tuple(_list_logged_timers(log, mode))
+    step_s = log.get_first(*log.framework.step)
+    if step_s is None:
+        inside = [stage.seconds for stage in stages if stage.where == "inside"]
+        if not inside:
+            return None
+        step_s = _sum_known(inside)
+    if not (step_s > 0).any():
+        return None
+    stages = _resolve_unknown_nesting(stages, step_s)
+    inside_s = _sum_known([np.zeros(len(log)), *(stage.seconds for stage in stages if stage.where == "inside")])
+    outside_s = _sum_known([np.zeros(len(log)), *(stage.seconds for stage in stages if stage.where == "outside")])
+    return LoggedSteps(
+        log,
+        mode,
+        count_trainer_gpus(log),
+        choose_counted_steps(log),
+        step_s,
+        step_s + outside_s,
+        step_s - inside_s,
+        stages,
+        float((inside_s > (1 + MOST_EXCESS) * step_s).mean()),
+    )
+
+
+def _select_timed_rows(log: RunLog) -> RunLog:
+    """Select the rows with a step time: a validation before training has none."""
+    step_s = log.get_first(*log.framework.step)
+    timed = np.ones(len(log), np.bool_) if step_s is None else step_s > 0
+    if timed.all():
+        return log
+    series = {name: values[timed] for name, values in log.series.items()}
+    known = {name: values for name, values in series.items() if np.isfinite(values).any()}
+    return replace(log, part=log.part[timed], step=log.step[timed], series=known)
+
+
+def _list_logged_timers(log: RunLog, mode: TrainerMode) -> Iterator[LoggedStage]:
+    """List the timers of a log with their position."""
+    timers: dict[str, Floats] = {}
+    for name, values in log.series.items():
+        label = log.framework.parse_timer(name)
+        if label is not None and label not in _PROFILER_CALLS:
+            timers[label] = values
+    labels = frozenset(timers)
+    for label, values in timers.items():
+        canonical = log.framework.name_stage(label)
+        outer = find_enclosing_timer(mode, label, labels)
+        where: Where = "inside"
+        if outer is not None:
+            where = "nested"
+        elif label in mode.overlapping:
+            where = "overlapping"
+        elif label in mode.outside:
+            where = "outside"
+        yield LoggedStage(label, canonical, values, where, label in mode.waits, outer or "")
+
+
+def _resolve_unknown_nesting(stages: tuple[LoggedStage, ...], step_s: Floats) -> tuple[LoggedStage, ...]:
+    """Resolve timers that exceed their steps: one timer is nested if the others fill the step almost exactly."""
+    inside = [stage for stage in stages if stage.where == "inside"]
+    if len(inside) < 2:
+        return stages
+    total = _sum_known([stage.seconds for stage in inside])
+    if float((total > (1 + MOST_EXCESS) * step_s).mean()) < 0.5:
+        return stages
+    for stage in inside:
+        rest = (total - np.nan_to_num(stage.seconds)) / step_s
+        if np.median(np.abs(1 - rest)) <= MOST_EXCESS:
+            nested = replace(stage, where="nested", within="another timer")
+            return tuple(nested if other is stage else other for other in stages)
+    return stages
+
+
+def _sum_known(values: list[Floats]) -> Floats:
+    """Sum arrays, without missing values."""
+    total = np.zeros(len(values[0]))
+    for part in values:
+        total += np.nan_to_num(part)
+    return total
+
+
+def find_logged_period(steps: LoggedSteps, stage: LoggedStage) -> int | None:
+    """Find how many steps are between occurrences of a stage that some steps lack: the gcd of their numbers."""
+    present = steps.log.step[stage.seconds > 0]
+    if len(present) < 2 or len(present) == len(steps.log):
+        return None
+    period = gcd(*np.diff(present).tolist())
+    return period if period > 1 else None

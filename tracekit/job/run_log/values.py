@@ -1,0 +1,77 @@
+"""Values of one run's log as arrays over its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.job.run_log.frameworks import Framework, find_log_framework
+from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Frame, Ints, count_rows, first_of
+from tracekit.model.trace import Measurements, derive_once
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """The log of one run: a row per step of a part, in order; `series` has the values by name, NaN where not logged.
+
+    A restart begins a new part. Steps of different parts are never joined, even under one number.
+    """
+
+    run: str | None
+    source: str
+    framework: Framework
+    part: Ints
+    step: Ints
+    series: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.step)
+
+    def has_value(self, name: str) -> bool:
+        """Check whether any step has a value of this name."""
+        return name in self.series
+
+    def get_first(self, *names: str) -> Floats | None:
+        """Get the values of the first name that the log has; None without any."""
+        return next((self.series[name] for name in names if name in self.series), None)
+
+
+@derive_once
+def map_run_logs(measured: Measurements) -> dict[str | None, RunLog]:
+    """Map each run to its log; of several logs of one run, the one with most values. Logs without step times are left out."""
+    rows = measured.frame("run_log")
+    rows = rows.filter(~rows.is_missing("step") & ~rows.is_missing("value"))
+    logs: dict[str | None, RunLog] = {}
+    for of_run in rows.group_by("run").frames():
+        sources = of_run.group_by("source").agg(count=count_rows())
+        source = sources.sort("count", "source", descending=["count"]).values("source")[0]
+        log = _make_run_log(of_run.values("run")[0], source, of_run.filter(of_run.equals("source", source)))
+        if log is not None:
+            logs[log.run] = log
+    return logs
+
+
+def _make_run_log(run: str | None, source: str, rows: Frame) -> RunLog | None:
+    """Arrange the values of one log by name and step; None if no framework is known by its names."""
+    groups = rows.group_by("part", "step")
+    keys = groups.agg(part=first_of("part"), step=first_of("step"))
+    part, step = keys.integers("part"), keys.integers("step")
+    order = np.lexsort((step, part))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    row, value = place[groups.number], rows.number("value")
+    by_name = rows.group_by("name")
+    names: list[Any] = by_name.agg().values("name")
+    framework = find_log_framework(names)
+    if framework is None:
+        return None
+    table = np.full((len(names), len(order)), np.nan)
+    table[by_name.number, row] = value
+    return RunLog(run, source, framework, part[order], step[order], dict(zip(names, table, strict=True)))

@@ -1,0 +1,1 @@
+"""The comparison page: rows of both sides, and the parts of the change."""

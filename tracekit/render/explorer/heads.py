@@ -1,0 +1,52 @@
+"""Head of the page: its rows, details and kinds of device work as JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracekit.render.escape import make_printable
+from tracekit.render.explorer.details import PageDetails
+from tracekit.render.explorer.processes import ExplorerRows, PageRow
+
+KINDS = ("compute", "communication", "copies")
+ROW_KINDS = ("device", "thread", "log")
+
+LOG_NOTE = "lengths from the driver's log, which has no start times: stages are in the order of the pipeline"
+
+
+def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]:
+    """Describe the gaps and host rows that are on the page, and count the gaps that are not."""
+    gaps = details.gaps
+    return {
+        "kinds": KINDS,
+        "floor": gaps.floor_ns,
+        "dropped_gaps": [gaps.dropped_count, gaps.dropped_ns],
+        "host_floor": details.host_floor,
+        "host": [process.number for process in rows.processes if f"h{process.number}" in details.blocks],
+    }
+
+
+def list_row_notes(rows: ExplorerRows) -> list[str]:
+    """List the notes on how exact the rows are."""
+    return [LOG_NOTE] if any(row.kind == ROW_KINDS.index("log") for row in rows.rows) else []
+
+
+def describe_page_row(row: PageRow) -> dict[str, Any]:
+    """Describe one row in the head of the page."""
+    source, thread = row.process.data.source, row.get_label("thread")
+    kind, number = (row.read_part("lanes", f"lane.{name}").tolist() for name in ("kind", "number"))
+    texts = {
+        name: make_printable(text, 120) if text else None
+        for name, text in (("host", source.host), ("role", source.role), ("run", source.run))
+    }
+    return {
+        "kind": ROW_KINDS[row.kind],
+        "rank": source.rank,
+        "device": row.get_label("device"),
+        "thread": None if thread is None else make_printable(row.process.data.threads[thread], 80),
+        **texts,
+        "process": row.process.number,
+        "lanes": list(zip(kind, number, strict=True)),
+        "late": None,
+        "beyond": None,
+    }

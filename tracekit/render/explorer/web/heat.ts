@@ -1,0 +1,149 @@
+// Thin rows: the mean color of each pixel, so many rows are a heat map of row and time. Their order, slowest or by rank.
+import { type Boxes, type Data, lowerBound } from "./data";
+import { formatCount } from "./format";
+import type { Lanes, Place } from "./lanes";
+import { getKindColor, ink, isDark, setFont, splitColor, writeText } from "./theme";
+import type { TimelineState, View } from "./view";
+
+const MOST_THIN = 96;
+
+export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
+  let view: View;
+  let order: { key: string; rows: number[] } = { key: "", rows: [] };
+  function listOrder(): number[] {
+    const key = `${state.order},${state.rows.length},${state.rows[0]},${state.focus}`;
+    if (order.key === key) return order.rows;
+    let rows = state.rows;
+    const byLateness = rows.slice().sort((a, b) => data.getLateness(b) - data.getLateness(a));
+    if (state.order === "late") rows = byLateness;
+    if (rows.length > MOST_THIN + 32) {
+      const kept = new Set([state.focus, ...byLateness.slice(0, MOST_THIN / 2)]);
+      const every = (rows.length - MOST_THIN / 2) / (MOST_THIN / 2);
+      for (let i = MOST_THIN / 2; i < rows.length && kept.size < MOST_THIN; i += every) kept.add(byLateness[Math.floor(i)]);
+      rows = rows.filter((row) => kept.has(row));
+    }
+    order = { key, rows };
+    return rows;
+  }
+
+  let buffer = new Float32Array(0);
+  /** Shares of compute, communication and copies in each pixel of a thin row. */
+  function measureShares(row: number, pixels: number): Float32Array {
+    if (buffer.length < pixels * 3) buffer = new Float32Array(pixels * 3);
+    buffer.fill(0, 0, pixels * 3);
+    const cells = lanes.chooseCells(row, pixels * 0.3);
+    const scale = (view.e - view.t) / pixels;
+    if (cells) for (const cell of cells) spreadBoxes(cell.data!, pixels, scale);
+    else
+      for (let plane = 0; plane < 3; plane++)
+        lanes.averageBins(lanes.addBins(row, plane), pixels, view.t, scale, (x, share) => {
+          buffer[plane * pixels + x] = share;
+        });
+    for (let x = 0; x < pixels; x++) {
+      const compute = Math.min(1, buffer[x]);
+      const comm = Math.min(1 - compute, buffer[pixels + x]);
+      buffer[x] = compute;
+      buffer[pixels + x] = comm;
+      buffer[2 * pixels + x] = Math.min(1 - compute - comm, buffer[2 * pixels + x]);
+    }
+    return buffer;
+  }
+  function spreadBoxes(boxes: Boxes, pixels: number, scale: number): void {
+    const { start, length, kind, count, busy } = boxes;
+    const end = lowerBound(start, view.e);
+    for (let k = lowerBound(start, view.t - boxes.longest); k < end; k++) {
+      const x0 = Math.max(0, (start[k] - view.t) / scale);
+      const x1 = Math.min(pixels, (start[k] + length[k] - view.t) / scale);
+      if (x1 <= x0) continue;
+      const density = count[k] > 1 ? busy[k] / length[k] : 1;
+      const base = kind[k] * pixels;
+      const [first, last] = [Math.floor(x0), Math.floor(x1)];
+      if (first === last) {
+        buffer[base + first] += (x1 - x0) * density;
+        continue;
+      }
+      buffer[base + first] += (first + 1 - x0) * density;
+      for (let x = first + 1; x < last; x++) buffer[base + x] += density;
+      if (last < pixels) buffer[base + last] += (x1 - last) * density;
+    }
+  }
+  let thin: { key: string; image: HTMLCanvasElement } | null = null;
+  function drawThinRows(g: CanvasRenderingContext2D, rows: number[], y: number, h: number): void {
+    const pixels = Math.max(1, Math.round(view.width - view.left));
+    const key = [view.t, view.e, pixels, isDark(), lanes.getLoads(), rows.length, rows[0], order.key].join();
+    if (thin?.key !== key) {
+      const image = thin?.image ?? document.createElement("canvas");
+      [image.width, image.height] = [pixels, rows.length];
+      const context = image.getContext("2d")!;
+      const picture = context.createImageData(pixels, rows.length);
+      const words = new Uint32Array(picture.data.buffer);
+      const colors = [0, 1, 2].map((kind) => splitColor(getKindColor(kind)));
+      const ground = splitColor(ink.lane);
+      rows.forEach((row, i) => {
+        const shares = measureShares(row, pixels);
+        for (let x = 0; x < pixels; x++) {
+          const a = shares[x];
+          const b = shares[pixels + x];
+          const c = shares[2 * pixels + x];
+          let word = 255;
+          for (let k = 2; k >= 0; k--) word = (word << 8) | (ground[k] + (colors[0][k] - ground[k]) * a + (colors[1][k] - ground[k]) * b + (colors[2][k] - ground[k]) * c);
+          words[i * pixels + x] = word;
+        }
+      });
+      context.putImageData(picture, 0, 0);
+      thin = { key, image };
+    }
+    g.imageSmoothingEnabled = false;
+    g.drawImage(thin.image, 0, 0, pixels, rows.length, view.left, y, view.width - view.left, h * rows.length);
+    if (h < 6) return;
+    g.fillStyle = ink.page;
+    for (let i = 1; i < rows.length; i++) g.fillRect(view.left, y + i * h - 0.5, view.width - view.left, 1);
+  }
+  /** Draws thin rows from `y` on, and returns where they are. */
+  function drawHeat(g: CanvasRenderingContext2D, wanted: View, rows: number[], y: number, h: number): Place[] {
+    view = wanted;
+    lanes.setView(view);
+    setFont(g, 11, 600);
+    g.fillStyle = ink.ink;
+    writeText(g, data.nameRow(state.focus), 2, 8.5, view.left - 4);
+    setFont(g, 10.5);
+    g.fillStyle = ink.quiet;
+    const all = state.rows.length;
+    const which = rows.length < all ? `the ${MOST_THIN / 2} slowest of ${formatCount(all)} rows and ${rows.length - MOST_THIN / 2} of the others` : `all ${all} rows`;
+    writeText(g, `${which}, ${state.order === "late" ? "slowest first" : "by rank"} · red at the left: own work above the median · click, or ↑ ↓, to bring one up`, view.left, y + 6, view.width - view.left);
+    const top = y + 16;
+    drawThinRows(g, rows, top, h);
+    const most = rows.reduce((worst, row) => Math.max(worst, data.getBeyond(row)), 1);
+    const room = view.left > 70 ? 34 : 8;
+    g.fillStyle = ink.pin;
+    rows.forEach((row, i) => {
+      const share = data.getBeyond(row) / most;
+      if (share > 0.02) g.fillRect(view.left - 6 - share * room, top + i * h, share * room, Math.max(1, h - 0.5));
+    });
+    const shorten = (row: number): string => (view.left > 70 ? data.nameRow(row) : data.nameRow(row).replace("rank ", ""));
+    const at = rows.indexOf(state.focus);
+    if (at >= 0) {
+      for (const [color, wide] of [
+        [ink.page, 3],
+        [ink.ink, 1],
+      ] as const) {
+        g.strokeStyle = color;
+        g.lineWidth = wide;
+        g.strokeRect(view.left - 1, top + at * h - 1.5, view.width - view.left + 4, h + 3);
+      }
+      g.lineWidth = 1;
+      g.fillStyle = ink.accent;
+      setFont(g, 10.5, 600);
+      writeText(g, shorten(state.focus), 2, Math.max(top + 5, top + (at + 0.5) * h), view.left - 38);
+    }
+    setFont(g, 10);
+    g.fillStyle = ink.quiet;
+    const every = Math.ceil(14 / h) * (rows.length > 20 ? 2 : 1);
+    rows.forEach((row, i) => {
+      if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, view.left - 38);
+    });
+    setFont(g, 11);
+    return rows.map((row, i) => ({ row, lane: "thin", y: top + i * h, h, part: 0 }));
+  }
+  return { listOrder, drawHeat };
+}

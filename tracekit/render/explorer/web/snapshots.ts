@@ -1,0 +1,90 @@
+// The tab of memory snapshots: bands by site over time, and the allocations of one moment.
+import { BEFORE, buildStaircase, getBandColor, listLive, loadPieces, makeBands, type Pieces } from "./bands";
+import { Data, type Snapshot } from "./data";
+import { formatBytes, formatCount, formatMoment } from "./format";
+import { buildTree, makeFlame } from "./flame";
+import { makeKey } from "./scope";
+import { makeChooser, type Parts } from "./shell";
+import { type Column, make, makeButton, makeTable } from "./tables";
+
+let snapshot = 0;
+const staircases = new Map<number, { pieces: Pieces; stairs: ReturnType<typeof buildStaircase> }>();
+export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Parts> {
+  const { head } = data;
+  const { memories } = head;
+  if (!memories.length) return [make("p", "quiet", head.rows.some((_, row) => Data.has(`curve${row}`)) ? "No memory snapshot was given. The timeline shows the memory curve of the trace." : "No memory snapshot was given.")];
+  let loaded = staircases.get(snapshot);
+  if (!loaded) {
+    const pieces = await loadPieces(data, snapshot);
+    if (!pieces) return [make("p", "quiet", "The snapshot does not fit into this page.")];
+    loaded = { pieces, stairs: buildStaircase(pieces, memories[snapshot].span) };
+    staircases.set(snapshot, loaded);
+  }
+  const { pieces, stairs } = loaded;
+  const held = new Map<string, number>();
+  for (const i of listLive(pieces, stairs.peakTime)) held.set(pieces.site[i], (held.get(pieces.site[i]) ?? 0) + pieces.size[i]);
+  const before = held.get(BEFORE);
+  const [top] = [...held].filter(([site]) => site !== BEFORE).sort((a, b) => b[1] - a[1]);
+  const answer = `${formatBytes(stairs.peak)} are in use at the peak${top ? `. Largest site: ${top[0]}, ${formatBytes(top[1])}` : ""}${before ? `; ${formatBytes(before)} were allocated before the history` : ""}.`;
+  const moment = make("div");
+  const showMoment = (time: number): void => moment.replaceChildren(...makeMoment(data, memories[snapshot], pieces, stairs, time));
+  const bands = makeBands(stairs, memories[snapshot], showMoment);
+  const bar = make("div", "bar");
+  bar.append(make("h3", "", "Memory in use by allocation site"), makeButton("go to the peak", () => bands.choose(stairs.peakTime)));
+  if (memories.length > 1)
+    bar.append(
+      makeChooser("snapshot", "Snapshot", memories.map((memory, i): [string, string] => [String(i), memory.rank === null ? memory.file : `rank ${memory.rank} · ${memory.file}`]), (value) => {
+        snapshot = Number(value);
+        rebuild();
+      }),
+    );
+  for (const chooser of bar.querySelectorAll("select")) chooser.value = String(snapshot);
+  const legend = make("div", "legend");
+  legend.append(...stairs.names.map((name, band) => makeKey(name, getBandColor(stairs, band))));
+  showMoment(stairs.peakTime);
+  const { floor, merged, hidden } = memories[snapshot];
+  const facts = [
+    ...(floor == null ? [] : [`${formatCount(merged ?? 0)} allocations of at most ${formatBytes(floor)} are merged by stack; the peak is exact.`]),
+    ...(hidden ? [`${formatCount(hidden)} short ones are not drawn.`] : []),
+  ];
+  return [make("p", "answer", answer), bar, bands.canvas, legend, ...(facts.length ? [make("p", "foot quiet", facts.join(" "))] : []), moment];
+}
+function makeMoment(data: Data, memory: Snapshot, pieces: Pieces, stairs: ReturnType<typeof buildStaircase>, time: number): HTMLElement[] {
+  interface Line {
+    path: number;
+    size: number;
+    count: number;
+    site: string;
+  }
+  const live = listLive(pieces, time);
+  const lines = new Map<string, Line>();
+  const paths: [string[], number][] = [];
+  let total = 0;
+  for (const i of live) {
+    const key = `${pieces.path[i]},${pieces.site[i]}`;
+    const line = lines.get(key) ?? { path: pieces.path[i], size: 0, count: 0, site: pieces.site[i] };
+    line.size += pieces.size[i];
+    line.count += 1 + (pieces.more?.[i] ?? 0);
+    lines.set(key, line);
+    total += pieces.size[i];
+  }
+  for (const { path, size, site } of lines.values()) {
+    const frames = data.listPath(path).map((name) => data.names[name]);
+    paths.push([frames.length ? frames : [site], size]);
+  }
+  const getColor = (site: string): string => {
+    const band = stairs.names.indexOf(site);
+    return getBandColor(stairs, band < 0 ? stairs.names.length - 1 : band);
+  };
+  const columns: Column<Line>[] = [
+    { title: "site", get: ({ site }) => site, chip: ({ site }) => getColor(site) },
+    { title: "innermost call", get: ({ path }) => data.names[data.listPath(path).pop() ?? -1] ?? "–" },
+    { title: "bytes", get: ({ size }) => size, show: formatBytes, bar: ({ site }) => getColor(site) },
+    { title: "allocations", get: ({ count }) => count, show: formatCount },
+  ];
+  return [
+    make("p", "answer", `At ${formatMoment(memory, time, 6)}: ${formatBytes(total)} in ${formatCount([...lines.values()].reduce((sum, { count }) => sum + count, 0))} allocations.`),
+    makeFlame(buildTree(paths, "in use"), { title: "By stack at this moment", note: "The outermost call is on top. The width is the number of bytes.", format: formatBytes }),
+    makeTable(columns, [...lines.values()], { name: "Allocations at this moment", by: 2, limit: 10, csv: true }),
+  ];
+}
