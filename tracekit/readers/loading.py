@@ -14,6 +14,7 @@ from tracekit.discover import discover as find
 from tracekit.discover.arguments import list_paths
 from tracekit.discover.fetched import get_local_path
 from tracekit.discover.log_places import may_be_log
+from tracekit.discover.nsys_files import FOREIGN
 from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.inputs.note_codes import Reason
 from tracekit.model.inputs.saved_files import sniff_saved_form
@@ -203,10 +204,13 @@ def _is_long_training_log(path: Path) -> bool:
 
 
 def _sniff_sqlite_file(path: Path) -> Sniffed:
-    """Classify an SQLite database: an nsys export, a faulty one, or neither."""
+    """Classify an SQLite database: an nsys export, a faulty one, a store of MLflow, or none."""
+    from tracekit.readers.driver_log import mlflow
     from tracekit.readers.nsys import files as nsys_files
 
     reason = nsys_files.find_export_problem(path)
+    if reason == FOREIGN and mlflow.has_metrics(path):
+        return Sniffed("mlflow", "log")
     if nsys_files.is_read_as_export(path, reason):
         return Sniffed("nsys", "nsys", reason)
     return Sniffed(None, "torch", reason)
