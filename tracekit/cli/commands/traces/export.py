@@ -40,6 +40,7 @@ class _Manner:
     python: bool = False
     recorded_clocks: bool = False
     critical_path: bool = False
+    time_range: str | None = None
     top: int = 10
     strict: bool = False
 
@@ -58,6 +59,7 @@ class _Manner:
 @click.option("--python", is_flag=True, help="Timeline: keep Python functions, which make it much larger.")
 @click.option("--recorded-clocks", is_flag=True, help="Timeline: do not correct the clocks of ranks.")
 @click.option("--critical-path", is_flag=True, help="Timeline: draw the critical path of the run.")
+@click.option("--range", "time_range", metavar="FROM:TO", help="Timeline: only this time: 12ms:40ms, or 'step 3'.")
 @opt.top
 @opt.jobs
 @opt.cache
@@ -73,6 +75,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     python: bool,
     recorded_clocks: bool,
     critical_path: bool,
+    time_range: str | None,
     options: Options,
     top: int,
     strict: bool,
@@ -83,7 +86,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
     PATH is a directory of profiles, a file, a glob pattern, or a file that tracekit saved (-o x.json, --save x.tkm).
     `--to perfetto` merges the traces of all ranks into one timeline for ui.perfetto.dev, with steps, stages and
-    findings above them. Clock offsets between ranks are corrected.
+    findings above them. Clock offsets between ranks are corrected. `--range` limits it to a part of the time, as the page
+    and the report print it; rows that cross the edge are clipped.
     """
     from tracekit.cli import report_outputs as out
 
@@ -91,8 +95,10 @@ def command(  # noqa: PLR0913 - what is given, one by one
         requested = replace(requested, files=(*requested.files, perfetto), format="perfetto")
     targets = out.list_targets(requested)
     shown = replace(options, details=True)
-    manner = _Manner(shown, quiet, verbose, python, recorded_clocks, critical_path, top, strict)
+    manner = _Manner(shown, quiet, verbose, python, recorded_clocks, critical_path, time_range, top, strict)
     others = [target for target in targets if target.format != "perfetto"]
+    if time_range is not None and len(others) == len(targets):
+        raise click.UsageError("--range is for the timeline: --to perfetto; --steps narrows a report")
     status = 0
     for target in targets:
         if target.format == "perfetto":
@@ -124,6 +130,7 @@ def _export_report(
 def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:
     """Write the timeline of all ranks, and return the exit status."""
     from tracekit.pipeline.timeline import document
+    from tracekit.pipeline.timeline.time_ranges import parse_time_range
 
     exported = document.export_timeline(
         list(paths),
@@ -132,6 +139,7 @@ def _export_timeline(paths: Sequence[str], target: str, manner: _Manner) -> int:
         python=manner.python,
         correct_clocks=not manner.recorded_clocks,
         critical_path=manner.critical_path,
+        time_range=None if manner.time_range is None else parse_time_range(manner.time_range),
     )
     terminal.print_failures(exported.failures)
     if not manner.quiet:
