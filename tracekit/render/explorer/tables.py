@@ -110,7 +110,9 @@ def encode_steps(
     rows: ExplorerRows, counted: frozenset[int] | None, excluded: Mapping[int, frozenset[int]] = MappingProxyType({})
 ) -> bytes:
     """Encode the block `steps`; `excluded` are further steps that do not count, by number of the process."""
-    numbers = None if counted is None else np.array(sorted(counted), np.int64) + 1
+    numbers = (
+        None if counted is None else np.array(sorted(step for step in counted if abs(step) < 1 << 62), np.int64) + 1
+    )
     parts = []
     for process in rows.processes:
         number = process.read_column("step.number")
