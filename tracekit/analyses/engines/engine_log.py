@@ -343,13 +343,13 @@ def _advise_less_kv(record: EngineRecord) -> str:
     )
 
 
-def _advise_larger_batch(record: EngineRecord, most: float) -> str:
+def _advise_larger_batch(record: EngineRecord, running_peak: float) -> str:
     """Advise on the setting that limits the batch."""
     if record.system == "sglang":
         return f"raise {_format_setting(record, 'max_running_requests', 'by the free memory')}, or add engines"
     budget = _format_setting(record, "max_num_batched_tokens", "8192 in verl")
     return (
-        f"raise {_format_setting(record, 'max_num_seqs', f'{DEFAULT_MAX_NUM_SEQS:.0f}')} above {most:.0f}; if prompts are "
+        f"raise {_format_setting(record, 'max_num_seqs', f'{DEFAULT_MAX_NUM_SEQS:.0f}')} above {running_peak:.0f}; if prompts are "
         f"the limit, raise {budget}; or add engines"
     )
 
