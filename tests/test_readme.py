@@ -156,8 +156,9 @@ def test_the_pictures_are_those_of_the_example(checkout):
 OF_OTHERS = {
     "--capture-range", "--capture-range-end", "--cpuctxsw", "--cuda-graph-trace", "--from",
     "--contents", "--include-blobs", "--nproc-per-node", "--rounds", "--spec", "--trace", "--type",
+    "--enable-request-time-stats-logging", "--otlp-traces-endpoint", "--query-gpu",
 }  # fmt: skip
-"""Options of nsys, torchrun, pipx, uvx, capture and the benchmarks."""
+"""Options of nsys, torchrun, pipx, uvx, capture, the benchmarks, SGLang, vLLM and nvidia-smi."""
 
 
 def test_options_and_questions_that_pages_name_are_there():

@@ -21,12 +21,12 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.longer_steps import LongerPause, find_longer_pause, measure_device_walls
 from tracekit.job.report.instances import list_step_runs, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages, sum_planned_stage_time
 from tracekit.job.stages.windows import STAGE_KEY
+from tracekit.job.steps.longer_steps import LongerPause, find_longer_pause, measure_device_walls
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_left_out_steps
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model.failed_questions import has_faults, judge_if_sound

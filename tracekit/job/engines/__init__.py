@@ -1,1 +1,1 @@
-"""Rollout engines by their logs: samples, tables and charts."""
+"""Rollout engines: generations in traces; samples, requests, tables and charts from logs."""
