@@ -44,6 +44,18 @@ def test_a_trainer_that_waits_for_samples():
     assert stages_of("01_trainer_wait")["gen"]["how"] == "the trainer waits for samples"
 
 
+def test_a_price_of_gpu_hours_is_the_cost_of_stages_and_findings():
+    """24 GPUs wait for 58.8 s in each of 24 steps: 9.4 GPU-hours, at 2.5 each."""
+    report = analyze_uncached(RUNS / "01_trainer_wait", Options(jobs=1, gpu_hour_price=2.5)).report
+    evidence = {metric.name: metric.value for metric in report.findings[0].evidence}
+    assert evidence["gpu_hours"] == pytest.approx(58.8 * 24 * 24 / 3600, abs=0.02)
+    assert evidence["price"] == pytest.approx(2.5 * evidence["gpu_hours"])
+    result = invoke("analyze", RUNS / "01_trainer_wait", "--gpu-hour-price", "2.5")
+    assert result.exit_code == 0
+    assert "cost" in result.stdout
+    assert invoke("analyze", RUNS / "01_trainer_wait", "--gpu-hour-price", "0").exit_code == 2
+
+
 def test_host_memory_that_grows():
     """4.6 GiB per step with a noise of 1.2, in the quoted numbers of a console."""
     assert rules_of("02_host_ram_growth") == ["host-memory-growth"]

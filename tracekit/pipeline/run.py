@@ -191,6 +191,9 @@ def measure_all(
     if options.device_memory is not None:
         facts = replace(measured.facts, device_memory=options.device_memory)
         measured = replace(measured, facts=facts)
+    if options.gpu_hour_price is not None:
+        facts = replace(measured.facts, gpu_hour_price=float(options.gpu_hour_price))
+        measured = replace(measured, facts=facts)
     return measured if options.timeline else replace(measured, pages=())
 
 

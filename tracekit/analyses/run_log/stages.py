@@ -94,7 +94,18 @@ def _list_log_metrics(logs: tuple[LoggedSteps, ...]) -> Iterator[Metric]:
 def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
     """Make the table of disjoint stages; the rows of a run add up to its wall time."""
     rows = [row for steps in logs for row in _list_stage_rows(steps)]
-    names = ("run", "stage", "mean_ns", "share_ratio", "median_ns", "iqr_ns", "trend_ratio", "gpu_hours", "how")
+    names = (
+        "run",
+        "stage",
+        "mean_ns",
+        "share_ratio",
+        "median_ns",
+        "iqr_ns",
+        "trend_ratio",
+        "gpu_hours",
+        "price",
+        "how",
+    )
     table: Frame = from_rows(names, rows)
     headings = (
         *make_run_heading(measured),
@@ -106,6 +117,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
             iqr_ns | IQR | ns | Range of the middle half.
             trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
             gpu_hours | GPU-hours | number | Over all logged steps.
+            price | cost | number | Of these GPU-hours, at the given price.
             how | note
         """),
     )
@@ -116,7 +128,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
 def _describe_counted_steps(steps: LoggedSteps) -> str:
     """Describe the steps behind the table."""
     count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
-    return f"Mean of {count} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
+    return f"Mean of {count:,} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
@@ -131,11 +143,33 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
     median, iqr = _summarize_seconds(steps.step_s[steps.counted.steady])
     trend = _measure_stage_trend(steps, steps.step_s)
     hours = steps.compute_gpu_hours(wall_s)
-    yield steps.log.run, "(step, wall)", round(wall_s * 1e9), 1.0, median, iqr, trend, hours, ""
+    yield (
+        steps.log.run,
+        "(step, wall)",
+        round(wall_s * 1e9),
+        1.0,
+        median,
+        iqr,
+        trend,
+        hours,
+        steps.compute_price(hours),
+        "",
+    )
     for mean_s, stage in costs:
         yield _make_stage_row(steps, stage, mean_s, wall_s)
     share, hours = residual_s / wall_s, steps.compute_gpu_hours(residual_s)
-    yield steps.log.run, "(in no timer)", round(residual_s * 1e9), share, None, None, None, hours, ""
+    yield (
+        steps.log.run,
+        "(in no timer)",
+        round(residual_s * 1e9),
+        share,
+        None,
+        None,
+        None,
+        hours,
+        steps.compute_price(hours),
+        "",
+    )
 
 
 def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:
@@ -153,6 +187,7 @@ def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_
         iqr,
         trend,
         steps.compute_gpu_hours(mean_s),
+        steps.compute_price(steps.compute_gpu_hours(mean_s)),
         _describe_stage(steps, stage),
     )
 
