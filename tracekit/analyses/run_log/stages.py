@@ -10,8 +10,10 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
@@ -72,7 +74,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         return None
     return ANALYSIS.answered(
         metrics=lambda: tuple(_list_log_metrics(logs)),
-        sheets=lambda: (_make_logged_stage_sheet(measured, logs),),
+        sheets=lambda: select_filled_sheets(
+            _make_logged_stage_sheet(measured, logs), _make_schedule_sheet(measured, logs)
+        ),
         caveats=lambda: tuple(_list_stage_caveats(logs)),
     )
 
@@ -123,6 +127,36 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
     )
     caption = " ".join(_describe_counted_steps(steps) for steps in logs[:1])
     return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
+
+
+def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
+    """Make the table of the step under other schedules, that differ by 1 % or more."""
+    rows = []
+    for steps in logs:
+        tail = measure_generation_tail(steps)
+        known = np.array([]) if tail is None else tail.ratio[steps.counted.steady]
+        known = known[np.isfinite(known)]
+        if not len(known) or not steps.counted.is_enough:
+            continue
+        step_s = float(np.median(steps.step_s[steps.counted.steady]))
+        for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1))):
+            change = scheduled.step_s / step_s - 1
+            if abs(change) >= LEAST_CHANGE:
+                rows.append(
+                    (steps.log.run, scheduled.schedule, round(scheduled.step_s * 1e9), change, scheduled.assumption)
+                )
+    headings = (
+        *make_run_heading(measured),
+        *parse_headings("""
+            schedule | schedule
+            step_ns | step, at least | ns | The median step if all assumptions are true.
+            change_ratio | change | ratio
+            assumption | assumption
+        """),
+    )
+    caption = "Bounds from the stages of the log, not a replay. Where generation dominates, overlap was measured to save nothing."
+    names = ("run", "schedule", "step_ns", "change_ratio", "assumption")
+    return make_sheet("schedules", "The step under other schedules", headings, from_rows(names, rows), caption=caption)
 
 
 def _describe_counted_steps(steps: LoggedSteps) -> str:
