@@ -134,12 +134,12 @@ def test_logs_of_real_drivers_alone(call):
     assert "plain, un-profiled: 1 log × 3 steps, 1 left out" in " ".join(done.stdout.split())
 
 
-def test_logs_alone_are_drawn_with_their_intervals(call, logs):
+def test_logs_alone_make_a_page_with_their_interval(call, logs):
     given = [part for side, names in zip(("--base", "--opt"), logs, strict=True) for name in names for part in (side, name)]  # fmt: skip
     call("compare", *given, "--drop-first", "0", "-q", "-o", "page.html")
     page = Path("page.html").read_text(encoding="utf-8")
-    assert "1.11× [1.10, 1.13]" in page
-    assert "How many times less opt takes than base" in page
+    assert "1.11× faster [1.10×, 1.13×]" in page
+    assert '"sides":["base","opt"]' in page
 
 
 def test_noise_is_of_logs_alone_as_well(call, logs):

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { encodeRows, makeRandom, takeDifferences } from "./blocks.mjs";
 import { load } from "./load.mjs";
 
-const { readColumns, undoZigzag, addUp, lowerBound, readCells, readGaps, shortenName, formatTime, formatBytes, formatShare } = await load("data");
+const { readColumns, undoZigzag, addUp, lowerBound, readCells, readGaps, shortenName, formatTime, formatBytes, formatShare } = await load("data", "format");
 
 test("a block written by hand decodes to its columns", () => {
   // Two rows: (1, 300) and (127, 128). 300 is 0b10_0101100, 128 is 0b1_0000000.

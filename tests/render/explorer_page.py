@@ -26,7 +26,7 @@ from tracekit.replay.ledger import list_path_pieces
 from tracekit.replay.process_graph import READS
 
 CAUSE_ROWS = PAGE_CAUSES
-SUFFIXES = (".json", ".json.gz", ".sqlite")
+SUFFIXES = (".json", ".json.gz", ".sqlite", ".pickle")
 
 
 def list_traces(directory):
@@ -41,7 +41,7 @@ def list_traces(directory):
 
 
 def build_blocks(trace):
-    """Build the data of one process as a worker would."""
+    """Build the data of one process, or of one memory snapshot, as a worker would."""
     devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
     return build_page_blocks(trace, devices)
 
@@ -54,9 +54,10 @@ def analyze_directory(directory):
 
     def read():
         for source in discovery.sources:
-            if source.tool not in ("torch", "nsys"):
+            if source.tool not in ("torch", "nsys", "torch_memory"):
                 continue
-            for trace in read_source(source, lambda _: None, Want(tables=READS, python=True, modules=True)):
+            tables = None if source.tool == "torch_memory" else READS
+            for trace in read_source(source, lambda _: None, Want(tables=tables, python=True, modules=True)):
                 label = labels.get((trace.source.name, trace.source.pid, trace.source.rank))
                 if label is not None:
                     yield replace(trace, source=label)
@@ -79,9 +80,9 @@ def main(directory, out, megabytes="3"):
     report, traces, critical = analyze_directory(directory)
     processes, worker = [], []
     for trace in traces:
-        devices = trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
+        trace.derived(make_idle_time_measurement()) if trace.has("device_ops") else ()
         begin = time.process_time()
-        processes.append(build_page_blocks(trace, devices))
+        processes.append(build_blocks(trace))
         worker.append(time.process_time() - begin)
     begin = time.process_time()
     page = write_explorer_page(report, processes, read_page_assets(), CAUSE_ROWS, int(float(megabytes) * 1e6), critical)

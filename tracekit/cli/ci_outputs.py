@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.compare.gate_rules import GateRules
     from tracekit.model.report import Gate, Report
-    from tracekit.pipeline.comparing import ComparedPaths
     from tracekit.render.ci.comment import PageLink
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -56,13 +55,12 @@ def refuse_gate_formats(targets: Sequence[out.OutputTarget], *, untested_passes:
 
 
 def write_comparison(
-    compared: ComparedPaths, wanted: Sequence[out.OutputTarget], *, top: int, verbose: bool, quiet: bool
+    comparison: Comparison, wanted: Sequence[out.OutputTarget], *, top: int, verbose: bool, quiet: bool
 ) -> None:
     """Write the comparison to every target, and its results to the outputs and the summary of a GitHub job."""
     from tracekit.compare.reports.comparison_report import build_comparison_report
 
-    comparison = compared.comparison
-    report = build_comparison_report(comparison, compared.processes)
+    report = build_comparison_report(comparison)
     write_gate_targets(report, comparison.gates, wanted, comparison=comparison, top=top, verbose=verbose, quiet=quiet)
     write_step_outputs(make_step_outputs(comparison), wanted)
     write_job_summary(report)

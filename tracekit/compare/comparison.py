@@ -8,6 +8,7 @@ from typing import Literal
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.display import Displayed, import_display
+from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
 from tracekit.model.system.lazy_pandas import pd
@@ -203,6 +204,8 @@ class Comparison(Displayed):
     memory: MemoryChange | None = None
     lengths: LengthComparison | None = None
     schema: str = SCHEMA
+    timeline: Timeline | None = None
+    """Data of both sides for the page only; JSON does not have it."""
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:

@@ -41,10 +41,10 @@ _FIXED = ("update_weights", "reward", "adv", *PERIODIC)
 _GENERATION = "gen"
 
 
-def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, others: int) -> Floats | None:
+def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, opposite_count: int) -> Floats | None:
     """Choose the covariates of a stage (None: the step) in columns, the range of the first counts; None without tokens.
 
-    `others` is the number of steady steps of the other side: both sides need the same covariates.
+    `opposite_count` is the number of steady steps of the other side: both sides need the same covariates.
     """
     framework = steps.log.framework
     tokens, longest = steps.log.get_first(*framework.tokens), steps.log.get_first(*framework.longest)
@@ -52,7 +52,7 @@ def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, others
         return None
     columns = [tokens[rows]]
     has_longest = longest is not None and bool(np.isfinite(longest[rows]).all())
-    is_two = has_longest and min(int(rows.sum()), others) >= LEAST_STEPS_OF_TWO
+    is_two = has_longest and min(int(rows.sum()), opposite_count) >= LEAST_STEPS_OF_TWO
     if longest is not None and is_two and not steps.mode.is_async and stage in (None, _GENERATION):
         columns.append(longest[rows])
     return np.column_stack(columns)

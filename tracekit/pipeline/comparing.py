@@ -16,7 +16,7 @@ from tracekit.compare.sides import ComparedInput, ComparedSide, build_side, unif
 from tracekit.compare.step_log import StepLog, add_step_log, add_step_logs, list_driver_logs, read_step_table
 from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.model.inputs.timeline import TimelineProcess
+from tracekit.model.inputs.timeline import Timeline, TimelineSide
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.tables.frame import Frame
@@ -55,14 +55,10 @@ COMPARED_TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class ComparedPaths:
-    """A comparison, and its number of failures: sources that could not be read, and errors of tracekit.
-
-    `processes` are the page data of the processes of both sides, if the options ask for the timeline.
-    """
+    """A comparison, and its number of failures: sources that could not be read, and errors of tracekit."""
 
     comparison: Comparison
     failures: int
-    processes: tuple[tuple[TimelineProcess, ...], ...] = ((), ())
 
 
 def compare_paths(
@@ -101,11 +97,16 @@ def compare_paths(
         before, after = add_step_logs(before, after, logs[0], logs[1], choices.drop_first)
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
     failures += len(before.errors) + len(after.errors)
-    processes = tuple(
-        tuple(process for part in side.measured for process in list_timeline_processes(part))
-        for side in (before, after)
-    )
-    return ComparedPaths(compare_sides(before, after, choices), failures, processes)
+    comparison = compare_sides(before, after, choices)
+    if options.timeline:
+        comparison = replace(comparison, timeline=Timeline((), sides=(_list_processes(before), _list_processes(after))))
+    return ComparedPaths(comparison, failures)
+
+
+def _list_processes(side: ComparedSide) -> TimelineSide:
+    """List the page data of the processes of a side."""
+    processes = (process for part in side.measured for process in list_timeline_processes(part))
+    return TimelineSide(side.name, tuple(processes))
 
 
 def read_side(

@@ -14,6 +14,7 @@ from tracekit.discover import discover as find
 from tracekit.discover.arguments import list_paths
 from tracekit.discover.fetched import get_local_path
 from tracekit.discover.log_places import may_be_log
+from tracekit.discover.nsys_files import FOREIGN
 from tracekit.model.errors import TracekitError, make_format_error
 from tracekit.model.inputs.note_codes import Reason
 from tracekit.model.inputs.saved_files import sniff_saved_form
@@ -177,7 +178,9 @@ def _sniff_profile(path: Path) -> Sniffed:
             return Sniffed(None, "nsys", foreign.explain_compressed_nsys(form), certain=True)
         if reader.name == "nsys":
             return _sniff_sqlite_file(path)
-        return Sniffed(reader.name, reader.tool)
+        # An engine that starts in the driver's process prints before the first step.
+        is_training = reader.name == "engine_log" and _is_long_training_log(path)
+        return Sniffed("driver_log" if is_training else reader.name, reader.tool)
     return _sniff_below_head(path, problem)
 
 
@@ -201,10 +204,13 @@ def _is_long_training_log(path: Path) -> bool:
 
 
 def _sniff_sqlite_file(path: Path) -> Sniffed:
-    """Classify an SQLite database: an nsys export, a faulty one, or neither."""
+    """Classify an SQLite database: an nsys export, a faulty one, a store of MLflow, or none."""
+    from tracekit.readers.driver_log import mlflow
     from tracekit.readers.nsys import files as nsys_files
 
     reason = nsys_files.find_export_problem(path)
+    if reason == FOREIGN and mlflow.has_metrics(path):
+        return Sniffed("mlflow", "log")
     if nsys_files.is_read_as_export(path, reason):
         return Sniffed("nsys", "nsys", reason)
     return Sniffed(None, "torch", reason)

@@ -1,56 +1,15 @@
 // Drives simulated pages in Chromium (TRACEKIT_CHROMIUM, or /usr/bin/chromium): journeys, access, quiet, extent.
 import assert from "node:assert/strict";
-import { readFileSync, mkdtempSync, writeFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import path from "node:path";
-import { after, before, test } from "node:test";
-import { PACKAGES, require } from "../load.mjs";
-import { simulatePage } from "../simulate.mjs";
+import { test } from "node:test";
+import { open, prepare, read, settle, violations } from "./pages.mjs";
 
-const { chromium } = require("playwright-core");
-const AXE = readFileSync(path.join(PACKAGES, "node_modules/axe-core/axe.min.js"), "utf8");
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
 const TABS = ["time", "kernels", "ranks", "memory"];
-let browser;
-let folder;
-
-before(async () => {
-  folder = mkdtempSync(path.join(tmpdir(), "explorer-"));
-  const write = (name, options) => writeFileSync(path.join(folder, name), simulatePage(options));
-  write("two.html", { ranks: 2, steps: 4 });
-  write("many.html", { ranks: 64, steps: 3, kernels: 120 });
-  write("hostile.html", { ranks: 2, steps: 2, hostile: `<img src=x onerror=alert(1)></script>{{code}}"'&` });
-  write("memory.html", { ranks: 0, steps: 1 });
-  browser = await chromium.launch({ executablePath: process.env.TRACEKIT_CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
+prepare({
+  "two.html": { ranks: 2, steps: 4 },
+  "many.html": { ranks: 64, steps: 3, kernels: 120 },
+  "hostile.html": { ranks: 2, steps: 2, hostile: `<img src=x onerror=alert(1)></script>{{code}}"'&` },
+  "memory.html": { ranks: 0, steps: 1 },
 });
-after(async () => {
-  await browser?.close();
-  rmSync(folder, { recursive: true, force: true });
-});
-
-/** Opens a page, waits until it is complete, and fails on any request, message or error. */
-async function open(file, check, options = {}, hash = "") {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
-  const page = await context.newPage();
-  const noise = [];
-  const address = `file://${path.join(folder, file)}`;
-  page.on("console", (message) => noise.push(message.text()));
-  page.on("pageerror", (error) => noise.push(error.stack));
-  page.on("dialog", (dialog) => noise.push(`dialog: ${dialog.message()}`));
-  page.on("request", (request) => request.url().split("#")[0] !== address && noise.push(request.url()));
-  await page.goto(address + hash);
-  if (options.javaScriptEnabled !== false) await page.waitForFunction(() => window.explorer);
-  await check(page);
-  assert.deepEqual(noise, []);
-  await context.close();
-}
-const read = (page, expression) => page.evaluate(expression);
-const settle = (page) => page.waitForTimeout(350);
-const violations = async (page) => {
-  await page.evaluate(AXE);
-  const { violations: found } = await page.evaluate(() => axe.run());
-  return found.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 90)} ${nodes[0].any[0]?.message ?? ""}`);
-};
 
 for (const [file, colorScheme] of [["two.html", "light"], ["many.html", "dark"]])
   test(`axe finds nothing on any tab of ${file}, ${colorScheme}`, () =>
@@ -270,6 +229,7 @@ test("host threads, memory and icicles answer to keys", () =>
     await page.waitForSelector("canvas.bands");
     const moment = () => page.textContent("#panel-memory > div:last-child .answer");
     const peak = await moment();
+    assert.match(await page.textContent("#panel-memory .foot"), /72 allocations of at most 512\sB are merged by stack; the peak is exact\. 5 short ones/);
     await page.focus("canvas.bands");
     await page.keyboard.press("ArrowLeft");
     await settle(page);

@@ -121,7 +121,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
             iqr_ns | IQR | ns | Range of the middle half.
             trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
             gpu_hours | GPU-hours | number | Over all logged steps.
-            price | cost | number | Of these GPU-hours, at the given price.
+            price | cost | number | Price of the GPU-hours.
             how | note
         """),
     )

@@ -186,7 +186,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
         terminal.print_error(error)
         ci_outputs.write_step_outputs({"verdict": "nothing comparable", "gate": "not comparable"})
         return gate_options.UNDECIDED
-    ci_outputs.write_comparison(compared, targets, top=top, verbose=verbose, quiet=quiet)
+    ci_outputs.write_comparison(compared.comparison, targets, top=top, verbose=verbose, quiet=quiet)
     gate_options.print_failed_rules(rules, compared.comparison.gates)
     return gate_options.FAILED if strict and compared.failures else _get_compare_status(compared, rules)
 

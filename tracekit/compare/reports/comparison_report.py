@@ -20,7 +20,7 @@ from tracekit.compare.reports import memory_tables as memory_sheets
 from tracekit.compare.reports.charts import build_comparison_charts
 from tracekit.compare.work_units import name_samples
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
-from tracekit.model.inputs.timeline import Timeline, TimelineProcess, TimelineSide
+from tracekit.model.inputs.timeline import Timeline, TimelineSide
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     RANGE_CADENCE,
@@ -33,6 +33,7 @@ from tracekit.model.metrics import (
     make_devices_caption,
 )
 from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet, Unit
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.units import format_quantity, format_signed, format_speedup
 
 FIRST_TABLE_METRICS = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
@@ -64,10 +65,8 @@ _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def build_comparison_report(
-    comparison: Comparison, processes: Sequence[Sequence[TimelineProcess]] = ((), ())
-) -> Report:
-    """Convert a comparison to a report, which every renderer accepts; its page shows the `processes` of both sides."""
+def build_comparison_report(comparison: Comparison) -> Report:
+    """Convert a comparison to a report, which every renderer accepts."""
     identity = [f"{comparison.base} → {comparison.opt}"]
     if comparison.simulated:
         identity.append("SIMULATED DATA")
@@ -83,18 +82,17 @@ def build_comparison_report(
         sections=tuple(section for section in sections if section.sheets or section.caveats or section.charts),
         basis=tuple(_describe_report_basis(comparison)),
         cautions=comparison.warnings[:FIRST_CAUTIONS],
-        timeline=Timeline((), sides=tuple(_list_timeline_sides(comparison, processes))),
+        timeline=Timeline((), sides=tuple(_list_timeline_sides(comparison)), causes=PAGE_CAUSES),
     )
 
 
-def _list_timeline_sides(
-    comparison: Comparison, processes: Sequence[Sequence[TimelineProcess]]
-) -> Iterator[TimelineSide]:
-    """List both sides of the page: their processes, and the steps that the comparison excludes."""
-    for name, of_side in zip((comparison.base, comparison.opt), processes, strict=True):
+def _list_timeline_sides(comparison: Comparison) -> Iterator[TimelineSide]:
+    """List both sides of the page: their processes, if the comparison has them, and the steps that it excludes."""
+    sides = comparison.timeline.sides if comparison.timeline else (TimelineSide(""), TimelineSide(""))
+    for name, side in zip((comparison.base, comparison.opt), sides, strict=True):
         dropped = [(step.run, step.step) for step in comparison.dropped if step.side == name]
         excluded = tuple((run, number) for run, number in dropped if number is not None)
-        yield TimelineSide(name, tuple(of_side), excluded)
+        yield TimelineSide(name, side.processes, excluded)
 
 
 def describe_comparison(comparison: Comparison) -> str:

@@ -45,9 +45,11 @@ class TimelineSide:
 class Timeline:
     """The timeline of a report: its processes, and the critical path of all runs that are replayed.
 
-    The processes of a comparison are those of its two `sides`.
+    The processes of a comparison are those of its two `sides`. `causes` are key, title and meaning of each cause of idle
+    time by number.
     """
 
     processes: tuple[TimelineProcess, ...]
     critical: PathPieces | None = None
     sides: tuple[TimelineSide, ...] = ()
+    causes: tuple[tuple[str, str, str], ...] = ()

@@ -198,10 +198,12 @@ def _correlate_most(lengths: Floats, step: Floats) -> float:
     return max(correlations, key=abs)
 
 
-def find_outlying_steps(x: Floats, t: Floats, deviations: float, least: float) -> tuple[npt.NDArray[np.bool_], Floats]:
+def find_outlying_steps(
+    x: Floats, t: Floats, deviations: float, min_ratio: float
+) -> tuple[npt.NDArray[np.bool_], Floats]:
     """Find the steps far above the fit on their length: (mask, expected times).
 
-    A step is far above it by `deviations` robust standard deviations and by the share `least`. The fit leaves such steps out.
+    A step is far above it by `deviations` robust standard deviations and by the share `min_ratio`. The fit leaves such steps out.
     """
     design = np.column_stack([np.ones(len(t)), x[:, np.ptp(x, axis=0) > 0]])
     outlying, expected = np.zeros(len(t), np.bool_), np.full(len(t), float(np.median(t)))
@@ -214,7 +216,7 @@ def find_outlying_steps(x: Floats, t: Floats, deviations: float, least: float) -
         usual = float(np.median(away[~outlying]))
         spread = 1.4826 * float(np.median(np.abs(away[~outlying] - usual)))
         outlying = away - usual > np.maximum(deviations * spread, ROUNDING * np.abs(expected))
-    return outlying & (t - expected > least * np.abs(expected)), expected
+    return outlying & (t - expected > min_ratio * np.abs(expected)), expected
 
 
 FITS = 3

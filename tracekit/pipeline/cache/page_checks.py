@@ -42,13 +42,17 @@ TABLES_OF_PAGE = {
     "segment": ("length", "cause", "path"),
     "path": ("parent", "name"),
     "host": ("thread", "start", "length", "path"),
+    "snapshot": ("host", "device", "timed", "start", "span", "peak", "peak_time", "pieces", "floor", "hidden", "shown"),
+    "piece": ("start", "life", "size", "path", "before", "more"),
 }
 """Columns of equal length, by prefix."""
 
 SINGLE = {"gap.dropped": 2, "host.cut_ns": 1}
 """Columns of a fixed length."""
 
+_ORDERED_PARTS = {"stretches": "timeline", "curves": "curve", "comm": "comm"}
 _NEEDED = ("row.kind", "path.parent", "step.row")
+_NEEDED_OF_MEMORY = ("snapshot.shown", "piece.start", "path.parent")
 
 
 def check_page_blocks(blocks: PageBlocks) -> None:
@@ -56,7 +60,7 @@ def check_page_blocks(blocks: PageBlocks) -> None:
     if not blocks.numbers:
         return
     columns = _CheckedColumns(blocks.numbers)
-    for name in _NEEDED:
+    for name in _NEEDED_OF_MEMORY if columns.has("snapshot.shown") else _NEEDED:
         columns.require(name)
     _check_lengths(columns)
     _check_sizes(columns)
@@ -86,7 +90,7 @@ class _CheckedColumns:
             values = self._numbers.get(name)
             if values is None:
                 return np.empty(0, np.int64)
-            is_time = name.endswith(".start")
+            is_time = name.endswith((".start", ".life"))
             largest = float(values.max(initial=0)) if is_time else float(values.astype(np.float64).sum())
             if largest >= (MOST_NS if is_time else 2 * MOST_NS):
                 raise DamagedPageError(f"{name}: beyond all limits")
@@ -123,6 +127,8 @@ def _check_sizes(columns: _CheckedColumns) -> None:
                 raise DamagedPageError(f"{name}: not the parts of all rows")
     if int(columns.read("gap.segments").sum()) != len(columns.read("segment.length")):
         raise DamagedPageError("segment: not those of all gaps")
+    if int(columns.read("snapshot.shown").sum()) != len(columns.read("piece.start")):
+        raise DamagedPageError("piece: not those of all memories")
     if (columns.read("row.stretches") < 1).any():
         raise DamagedPageError("timeline: a row without one")
 
@@ -134,7 +140,7 @@ def _check_references(columns: _CheckedColumns, names: int, threads: int) -> Non
     columns.check_below("step.row", rows)
     steps = np.bincount(columns.read("step.row"), minlength=rows)
     limits: dict[str, int | Ints] = {
-        "row.kind": 2,
+        "row.kind": 3,
         "row.thread": threads + 1,
         "gap.row": rows,
         "lane.kind": KINDS,
@@ -154,15 +160,19 @@ def _check_references(columns: _CheckedColumns, names: int, threads: int) -> Non
     }
     limits |= dict.fromkeys(("range.name", "kernel.name", "sum.name", "path.name"), names)
     limits |= dict.fromkeys(("gap.before", "gap.after"), names + 1)
-    limits |= dict.fromkeys(("kernel.path", "sum.path", "segment.path", "host.path"), paths + 1)
+    limits |= dict.fromkeys(("kernel.path", "sum.path", "segment.path", "host.path", "piece.path"), paths + 1)
+    span = columns.read("snapshot.span")
+    limits |= {"piece.start": np.repeat(span + 1, columns.read("snapshot.shown")), "snapshot.peak_time": span + 1}
+    limits |= dict.fromkeys(("snapshot.host", "snapshot.timed", "piece.before"), 2)
     for name, limit in limits.items():
         columns.check_below(name, limit)
 
 
 def _check_order(columns: _CheckedColumns) -> None:
     """Check that instants ascend within the parts of rows."""
-    for group, name in (("stretches", "timeline.start"), ("curves", "curve.start"), ("comm", "comm.start")):
-        begins = np.cumsum(columns.read(f"row.{group}"))[:-1]
+    sizes = {f"row.{group}": f"{name}.start" for group, name in _ORDERED_PARTS.items()}
+    for group, name in {**sizes, "snapshot.shown": "piece.start"}.items():
+        begins = np.cumsum(columns.read(group))[:-1]
         falls = np.flatnonzero(np.diff(columns.read(name)) < 0) + 1
         if not np.isin(falls, begins).all():
             raise DamagedPageError(f"{name}: times that go back")

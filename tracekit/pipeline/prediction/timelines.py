@@ -6,22 +6,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 
+from tracekit.job.run_log.log_strips import build_log_blocks
+from tracekit.model.inputs.page_blocks import PackedPage, pack_page_blocks
 from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
+from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.ledger import list_path_pieces
 
 
 def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeline | None:
-    """Make the timeline of measured processes; None if the data of none was asked for, or there is none."""
-    if not measured.pages:
-        return None
-    return Timeline(tuple(list_timeline_processes(measured)), critical)
+    """Make the timeline of measured processes; None if the data of none was asked for, or there is none.
+
+    Where only logs of drivers were read, it has the steps and stages that they time.
+    """
+    processes = tuple(list_timeline_processes(measured))
+    return Timeline(processes, critical, causes=PAGE_CAUSES) if processes else None
 
 
 def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]:
-    """List the page data of measured processes with the labels of their sources."""
-    for page in measured.pages:
+    """List the page data of measured processes and of logs alone, with the labels of their sources."""
+    of_logs = [PackedPage(blocks.source, pack_page_blocks(blocks)) for blocks in build_log_blocks(measured)]
+    for page in (*measured.pages, *of_logs):
         source = page.source
         labels = (source.name, source.run, source.role, source.rank, source.host, source.pid)
         yield TimelineProcess(*labels, page.data)

@@ -139,7 +139,7 @@ def build_allocation_tree(
     `max_nodes` are left out with everything above them. If a stack has Python frames, its C++ frames are skipped;
     otherwise, frames that are neither operators nor other code of PyTorch's tensors are.
     """
-    rows = _select_shown_frames(trace, stack)
+    rows = select_shown_frames(trace, stack)
     key, text = trace.numbers("stacks", "stack")[rows], trim_texts(format_frames(trace, rows))
     begins = np.append(True, key[1:] != key[:-1])[: len(key)]
     heads = begins.nonzero()[0]
@@ -190,7 +190,7 @@ def build_allocation_tree(
     return concatenate_parts(parts), omitted
 
 
-def _select_shown_frames(trace: Trace, stack: Ints) -> Ints:
+def select_shown_frames(trace: Trace, stack: Ints) -> Ints:
     """Select the rows of `stacks` to show, by stack, outermost first: Python frames if a stack has any."""
     key = trace.numbers("stacks", "stack")
     rows = np.isin(key, stack).nonzero()[0]

@@ -20,6 +20,7 @@ from tracekit.process.page_blocks.columns import PageTexts, PathTable, narrow_nu
 from tracekit.process.page_blocks.device_rows import list_device_boxes, make_device_timeline, select_boxes
 from tracekit.process.page_blocks.host_rows import make_host_columns
 from tracekit.process.page_blocks.idle_segments import list_idle_segments, make_gap_columns, select_longest_gaps
+from tracekit.process.page_blocks.memory_blocks import build_memory_blocks
 from tracekit.process.page_blocks.memory_curves import make_memory_curve
 from tracekit.process.page_blocks.thread_gaps import find_thread_gaps, put_main_thread_first
 from tracekit.process.page_blocks.thread_rows import list_thread_boxes, make_thread_busy_intervals, make_thread_timeline
@@ -36,9 +37,9 @@ TIMES = (
 
 
 def build_page_blocks(trace: Trace, devices: Sequence[DeviceIdle]) -> PageBlocks:
-    """Build the data of one process; `devices` is the idle time of its devices, as the report measures it."""
+    """Build the data of one process or memory snapshot; `devices` is the idle time of its devices, as in the report."""
     if not trace.has("host_ops") and not trace.has("device_ops"):
-        return PageBlocks(trace.source, 0, {})
+        return build_memory_blocks(trace)
     names, paths = PageTexts(), PathTable()
     windows = make_page_windows(trace, names)
     rows, host = (

@@ -95,7 +95,7 @@ def is_empty_capture(path: Path) -> bool:
     Exporters omit empty tables, so the check is cheap.
     """
     try:
-        with _open_bounded(path) as connection:
+        with open_bounded_database(path) as connection:
             tables = _list_sqlite_tables(connection)
             return _are_export_tables(tables) and not any(
                 connection.execute(f"SELECT 1 FROM {table} {which} LIMIT 1").fetchone()
@@ -123,7 +123,7 @@ def _find_table_problem(path: Path) -> Reason | None:
     tables: frozenset[str] = frozenset()
     problem: Reason | None = FOREIGN
     try:
-        with _open_bounded(path) as connection:
+        with open_bounded_database(path) as connection:
             tables = _list_sqlite_tables(connection)
     except (sqlite3.Error, ValueError) as error:
         text = f"damaged SQLite database: {error}"
@@ -139,7 +139,7 @@ def has_journal(path: Path) -> bool:
 
 
 @contextmanager
-def _open_bounded(path: Path) -> Iterator[sqlite3.Connection]:
+def open_bounded_database(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database read-only with bounded queries. Nothing is written."""
     address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:

@@ -52,7 +52,7 @@ def fit_details(rows: ExplorerRows, budget_bytes: int) -> PageDetails:
         encoded = encode_gaps(rows, numbering, gaps.floor_ns)
         of_gaps = {name: compress_block(data) for name, data in zip(("gaps", "segments"), encoded, strict=True)}
         of_host = {}
-        for process, numbers in zip(rows.processes, numbering, strict=True):
+        for process, numbers in zip(rows.processes, numbering, strict=False):
             host_rows = encode_host_rows(process, numbers, host_floor)
             if host_rows is not None:
                 of_host[f"h{process.number}"] = compress_block(host_rows)
@@ -74,12 +74,12 @@ def _number_names(
     rows: ExplorerRows, gaps: GapSelection, host_floor: int
 ) -> tuple[PageNames, list[Numbering], list[str], list[list[int]]]:
     """Number the names and paths that are used: (all names, per process numbers, texts, paths as parent and name)."""
-    names = PageNames()
-    of_process = [names.number_texts(process.data.names) for process in rows.processes]
-    merged = merge_paths(rows.processes, of_process)
+    names, processes = PageNames(), (*rows.processes, *rows.snapshots)
+    of_process = [names.number_texts(process.data.names) for process in processes]
+    merged = merge_paths(processes, of_process)
     used_paths = np.zeros(len(merged.parent) + 1, np.bool_)
     used_names = np.zeros(len(names.numbers), np.bool_)
-    for process, numbers, paths in zip(rows.processes, of_process, merged.of_process, strict=True):
+    for process, numbers, paths in zip(processes, of_process, merged.of_process, strict=True):
         mark_used_paths(process, paths, (gaps.floor_ns, host_floor), used_paths)
         mark_used_names(process, numbers, gaps.floor_ns, used_names)
     used_paths = used_paths[1:]

@@ -9,6 +9,9 @@ from tracekit.render.explorer.details import PageDetails
 from tracekit.render.explorer.processes import ExplorerRows, PageRow
 
 KINDS = ("compute", "communication", "copies")
+ROW_KINDS = ("device", "thread", "log")
+
+LOG_NOTE = "lengths from the driver's log, which has no start times: stages are in the order of the pipeline"
 
 
 def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]:
@@ -23,6 +26,11 @@ def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]
     }
 
 
+def list_row_notes(rows: ExplorerRows) -> list[str]:
+    """List the notes on how exact the rows are."""
+    return [LOG_NOTE] if any(row.kind == ROW_KINDS.index("log") for row in rows.rows) else []
+
+
 def describe_page_row(row: PageRow) -> dict[str, Any]:
     """Describe one row in the head of the page."""
     source, thread = row.process.data.source, row.get_label("thread")
@@ -32,7 +40,7 @@ def describe_page_row(row: PageRow) -> dict[str, Any]:
         for name, text in (("host", source.host), ("role", source.role), ("run", source.run))
     }
     return {
-        "kind": "device" if row.is_device else "thread",
+        "kind": ROW_KINDS[row.kind],
         "rank": source.rank,
         "device": row.get_label("device"),
         "thread": None if thread is None else make_printable(row.process.data.threads[thread], 80),

@@ -1,17 +1,21 @@
-"""Overlays of the page's timeline: the critical path as recorded, and the memory of devices."""
+"""The critical path as recorded on the page, and memory: the curve of each device, and the pieces of snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
 from tracekit.model.inputs.timeline import PathPieces
+from tracekit.render.escape import make_printable
 from tracekit.render.explorer.blocks import compress_block, measure_block
+from tracekit.render.explorer.inputs.process_files import list_file_names
 from tracekit.render.explorer.names import PageNames
-from tracekit.render.explorer.process_files import list_file_names
-from tracekit.render.explorer.processes import ExplorerRows
+from tracekit.render.explorer.processes import ExplorerRows, PageProcess
+from tracekit.render.explorer.tables import Numbering
 from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
 
 Ints = npt.NDArray[np.int64]
@@ -63,3 +67,99 @@ def encode_memory_curves(
         left -= size
         blocks[f"curve{number}"] = block
     return blocks, dropped
+
+
+BYTES_OF_PIECES = 0.25
+"""Share of the budget that the pieces of all snapshots may take."""
+
+MOST_FITS = 6
+LEAST_PIECES = 64
+
+
+def encode_memories(
+    rows: ExplorerRows, numbering: Sequence[Numbering], budget_bytes: int
+) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """Encode the blocks `mem` of all snapshots: (their description in the head of the page, compressed blocks).
+
+    A snapshot has no block if not even its merged pieces fit.
+    """
+    memories: list[dict[str, Any]] = []
+    blocks: dict[str, bytes] = {}
+    count = sum(len(snapshot.read_column("snapshot.peak")) for snapshot in rows.snapshots)
+    left = budget_bytes * BYTES_OF_PIECES
+    for snapshot in rows.snapshots:
+        sizes = snapshot.read_column("snapshot.shown")
+        ends = np.cumsum(sizes)
+        for place, (first, last) in enumerate(zip((ends - sizes).tolist(), ends.tolist(), strict=True)):
+            name = f"mem{len(memories)}"
+            facts = {
+                key.removeprefix("snapshot."): int(column[place])
+                for key, column in snapshot.data.numbers.items()
+                if key.startswith("snapshot.")
+            }
+            selection = _read_pieces(snapshot, slice(first, last), facts, numbering[snapshot.number].paths)
+            selection, block = _fit_pieces(selection, facts, name, left / (count - len(memories)))
+            if block is not None:
+                blocks[name] = block
+                left -= measure_block(name, len(block))
+            memories.append(_describe_memory(rows, snapshot, facts, selection))
+    return memories, blocks
+
+
+def _read_pieces(snapshot: PageProcess, part: slice, facts: dict[str, int], paths: Ints) -> PieceSelection:
+    """Read the pieces of one memory, with the paths of the page."""
+    start, life, size, path, before, more = (
+        snapshot.read_column(f"piece.{name}")[part] for name in ("start", "life", "size", "path", "before", "more")
+    )
+    pieces = HeldPieces(start, start + life, size, paths[path], before, more + 1)
+    return PieceSelection(pieces, facts["floor"] - 1, facts["hidden"])
+
+
+def _fit_pieces(
+    whole: PieceSelection, facts: dict[str, int], name: str, room: float
+) -> tuple[PieceSelection, bytes | None]:
+    """Merge small pieces until the block fits: (pieces, block); no block if it never does."""
+    selection, most = whole, len(whole.pieces.start)
+    for _ in range(MOST_FITS):
+        block = compress_block(_encode_pieces(selection.pieces))
+        size = measure_block(name, len(block))
+        if size <= room:
+            return selection, block
+        most = min(most - 1, int(len(selection.pieces.start) * 0.9 * room / size))
+        if most < LEAST_PIECES:
+            break
+        selection = select_memory_pieces(whole, facts["peak_time"], facts["span"], most)
+    return selection, None
+
+
+def _encode_pieces(pieces: HeldPieces) -> bytes:
+    """Encode the pieces of one memory."""
+    life = pieces.end - pieces.start
+    start = take_differences(pieces.start)
+    return encode_columns([start, life, pieces.size, pieces.path, pieces.before, pieces.allocations - 1])
+
+
+def _describe_memory(
+    rows: ExplorerRows, snapshot: PageProcess, facts: dict[str, int], selection: PieceSelection
+) -> dict[str, Any]:
+    """Describe one memory in the head of the page."""
+    source = snapshot.data.source
+    several = len(snapshot.read_column("snapshot.peak")) > 1
+    label = f"GPU {facts['device'] - 1}" if facts["device"] else "GPU"
+    if facts["host"]:
+        label = "pinned host memory"
+    start = snapshot.data.base_ns + facts["start"]
+    joins = facts["timed"] and rows.is_on_clock(source, start, start + facts["span"])
+    return {
+        "file": make_printable(f"{source.name} · {label}" if several else source.name, 120),
+        "rank": source.rank,
+        "span": facts["span"],
+        "timed": bool(facts["timed"]),
+        "t0": facts["start"] + snapshot.shift_ns if joins else None,
+        "peak": facts["peak"],
+        "peak_t": facts["peak_time"],
+        "pieces": facts["pieces"],
+        "merged": selection.count_merged(),
+        "floor": None if selection.floor < 0 else selection.floor,
+        "hidden": selection.hidden,
+    }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
-from tracekit.render.explorer.process_files import ProcessData, find_time_bounds, merge_process_files
+from tracekit.render.explorer.inputs.process_files import FileLabels, ProcessData, find_time_bounds, merge_process_files
 from tracekit.render.explorer.report_values import get_sheet_columns
 
 Ints = npt.NDArray[np.int64]
@@ -71,19 +71,38 @@ class PageRow:
         return value - 1 if value else None
 
     @property
-    def is_device(self) -> bool:
-        """Whether the row is a device."""
-        return not int(self.process.data.numbers["row.kind"][self.row])
+    def kind(self) -> int:
+        """Kind of the row: a device, a thread, or the log of a driver."""
+        return int(self.process.data.numbers["row.kind"][self.row])
 
 
 @dataclass(frozen=True, eq=False)
 class ExplorerRows:
-    """All rows in the order of the page, their processes, and the time that they span: from `begin_ns` on."""
+    """All rows in the order of the page, their processes, and the time that they span: from `begin_ns` on.
+
+    `snapshots` are memory snapshots, which have no rows; their numbers follow those of the processes.
+    """
 
     processes: tuple[PageProcess, ...]
     rows: tuple[PageRow, ...]
     begin_ns: int
     span_ns: int
+    snapshots: tuple[PageProcess, ...] = ()
+
+    def is_on_clock(self, source: FileLabels, first_ns: int, last_ns: int) -> bool:
+        """Check whether times of a source are on the clock of the page: its process is shown and recorded meanwhile."""
+        return any(
+            (other.run, other.host, other.role, other.rank) == (source.run, source.host, source.role, source.rank)
+            and (None in (other.pid, source.pid) or other.pid == source.pid)
+            and first < last_ns
+            and last > first_ns
+            for other, (first, last) in self._recorded
+        )
+
+    @cached_property
+    def _recorded(self) -> list[tuple[FileLabels, tuple[int, int]]]:
+        """Source and time bounds of each process."""
+        return [(process.data.source, find_time_bounds(process.data)) for process in self.processes]
 
     @cached_property
     def positions(self) -> Mapping[tuple[int, int], int]:
@@ -105,7 +124,12 @@ def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRo
         for number, (data, offset) in enumerate(zip(ordered, late, strict=True))
     )
     rows = tuple(PageRow(process, row) for process in page for row in range(len(process.data.numbers["row.kind"])))
-    return ExplorerRows(page, rows, begin, max(end - begin, 1))
+    with_memory = [data for data in processes if len(data.numbers.get("snapshot.peak", ()))]
+    snapshots = tuple(
+        PageProcess(number, data, data.base_ns - offsets.get(data.source.rank, 0) - begin)
+        for number, data in enumerate(sorted(with_memory, key=make_order_key), len(page))
+    )
+    return ExplorerRows(page, rows, begin, max(end - begin, 1), snapshots)
 
 
 def read_clock_offsets(report: Report) -> dict[int | None, int]:

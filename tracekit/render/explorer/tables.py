@@ -25,7 +25,10 @@ _NONE = np.empty(0, np.int64)
 
 
 class Numbering(NamedTuple):
-    """Numbers of the names and paths of one process on the page; paths are stored + 1 on both sides."""
+    """Numbers of the names and paths of one process on the page; paths are stored + 1 on both sides.
+
+    Those of snapshots follow those of the processes with rows.
+    """
 
     names: Ints
     paths: Ints
@@ -72,10 +75,11 @@ def choose_host_floor(rows: ExplorerRows, share: float = 1.0) -> int:
 
 
 def mark_used_paths(process: PageProcess, paths: Ints, floors: tuple[int, int], used: Mask) -> None:
-    """Mark the paths (stored + 1) that sums, kept gaps and kept host rows of a process have."""
+    """Mark the paths (stored + 1) that sums, kept gaps, kept host rows and pieces of memory of a process have."""
     gap_floor, host_floor = floors
     kept = np.repeat(process.read_column("gap.length") >= gap_floor, process.read_column("gap.segments"))
-    used[paths[process.read_column("sum.path")]] = True
+    for name in ("sum.path", "piece.path"):
+        used[paths[process.read_column(name)]] = True
     used[paths[process.read_column("segment.path")[kept]]] = True
     used[paths[process.read_column("host.path")[process.read_column("host.length") >= host_floor]]] = True
 
@@ -140,7 +144,7 @@ def list_page_ranges(rows: ExplorerRows, numbering: Sequence[Numbering]) -> Page
             process.read_column("range.depth"),
             process.read_column("range.step"),
         )
-        for process, numbers in zip(rows.processes, numbering, strict=True)
+        for process, numbers in zip(rows.processes, numbering, strict=False)
     ]
     columns = _concatenate_rows(parts, 6)
     depth, length = columns[4], columns[2]
@@ -170,7 +174,7 @@ def list_page_sums(rows: ExplorerRows, numbering: Sequence[Numbering], ranges: P
             numbers.names[process.read_column("sum.name")],
             *(process.read_column(f"sum.{name}") for name in ("kind", "count", "ns")),
         )
-        for process, numbers, positions in zip(rows.processes, numbering, ranges.positions, strict=True)
+        for process, numbers, positions in zip(rows.processes, numbering, ranges.positions, strict=False)
     ]
     return _concatenate_rows(parts, 8)
 
@@ -178,7 +182,7 @@ def list_page_sums(rows: ExplorerRows, numbering: Sequence[Numbering], ranges: P
 def encode_gaps(rows: ExplorerRows, numbering: Sequence[Numbering], floor_ns: int) -> tuple[bytes, bytes]:
     """Encode the blocks `gaps` and `segments`."""
     gaps, segments = [], []
-    for process, numbers in zip(rows.processes, numbering, strict=True):
+    for process, numbers in zip(rows.processes, numbering, strict=False):
         length = process.read_column("gap.length")
         kept = length >= floor_ns
         names = np.concatenate(([0], numbers.names + 1))

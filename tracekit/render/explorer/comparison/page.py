@@ -12,13 +12,13 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
-from tracekit.render.explorer.comparison.change import describe_change
+from tracekit.render.explorer.comparison.change import describe_page_change
 from tracekit.render.explorer.comparison.sides import PageSide, SideRows, arrange_side_rows
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.heads import describe_details, describe_page_row
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
-from tracekit.render.explorer.plain import write_folded_tables
+from tracekit.render.explorer.plain.folded_tables import write_folded_tables
 from tracekit.render.explorer.tables import encode_ranges, encode_steps, list_page_ranges, list_page_sums
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns
@@ -62,14 +62,14 @@ def write_comparison_page(
         "memories": [],
         "counted": None,
         "dropped_ranges": ranges.dropped,
-        "comparison": describe_change(report, [side.name for side in sides]),
+        "comparison": describe_page_change(report, [side.name for side in sides]),
     }
     values = {
         "title": escape(make_printable(report.title, 120)),
         "identity": escape(" · ".join(map(make_printable, report.identity))),
         "sentence": escape(make_printable(report.answer, phrases.SENTENCE)),
-        "basis": "".join(f"<p>{escape(make_printable(text, phrases.SENTENCE))}</p>" for text in report.basis),
-        "notes": "".join(f"<li>{escape(make_printable(text, phrases.SENTENCE))}</li>" for text in report.cautions),
+        "basis": _write_texts("p", (*report.basis, *(f"Note: {caution}" for caution in report.cautions))),
+        "notes": _write_texts("li", [caveat for section in report.sections for caveat in section.caveats]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
         **inline_assets(assets),
@@ -91,6 +91,11 @@ def _describe_side_rows(arranged: SideRows) -> dict[str, Any]:
         "rows": described,
         "threads": [[make_printable(name, 80) for name in process.data.threads] for process in rows.processes],
     }
+
+
+def _write_texts(tag: str, texts: Sequence[str]) -> str:
+    """Render texts as elements of one kind."""
+    return "".join(f"<{tag}>{escape(make_printable(text, phrases.SENTENCE))}</{tag}>" for text in texts)
 
 
 def _write_static_parts(parts: Sequence[Mapping[str, Any]]) -> str:

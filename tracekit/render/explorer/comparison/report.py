@@ -8,17 +8,16 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.page_blocks import DamagedPageError, PageBlocks, unpack_page_blocks
 from tracekit.model.inputs.timeline import TimelineProcess, TimelineSide
 from tracekit.model.report import Report
-from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.render.explorer.comparison.page import write_comparison_page
 from tracekit.render.explorer.comparison.sides import PageSide
 from tracekit.render.explorer.template import read_page_assets
 
 
-def render_comparison(report: Report) -> str:
-    """Render the page of a comparison's report. Raises `TracekitError` for damaged data of a process."""
+def write_packed_comparison(report: Report) -> str:
+    """Write the page of a comparison's report. Raises `TracekitError` for damaged data of a process."""
     assert report.timeline is not None
     sides = [_unpack_side(side) for side in report.timeline.sides]
-    return write_comparison_page(report, sides, read_page_assets("comparison.html"), PAGE_CAUSES).text
+    return write_comparison_page(report, sides, read_page_assets("comparison.html"), report.timeline.causes).text
 
 
 def _unpack_side(side: TimelineSide) -> PageSide:

@@ -1,11 +1,11 @@
-"""Rows of both sides of a comparison: each run begins at 0, so that runs of different days can be shown together."""
+"""Rows of both sides of a comparison: each run begins at 0, to show runs of different days together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from tracekit.model.records import dataclass
-from tracekit.render.explorer.process_files import ProcessData, find_time_bounds, merge_process_files
+from tracekit.render.explorer.inputs.process_files import ProcessData, find_time_bounds, merge_process_files
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess, PageRow, make_order_key
 
 

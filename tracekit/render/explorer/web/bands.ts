@@ -1,5 +1,6 @@
 // Memory over time by allocation site. Each allocation and free is an event; a pixel shows its moment of most bytes.
-import { addUp, Data, formatBytes, formatTime, lowerBound, readColumns } from "./data";
+import { addUp, Data, lowerBound, readColumns, type Snapshot } from "./data";
+import { formatBytes, formatMoment } from "./format";
 import { make } from "./tables";
 import { getSiteColor, ink, prepareCanvas, showTip, watchSize, writeText } from "./theme";
 
@@ -13,6 +14,8 @@ export interface Pieces {
   size: Float64Array;
   path: Int32Array;
   site: string[];
+  /** Further allocations that are merged into a piece. */
+  more?: Float64Array;
 }
 
 /** Bytes in use by site after each event. Site `names.length - 1` collects all others. */
@@ -84,7 +87,7 @@ export function chooseSite(frames: string[]): string {
 export async function loadPieces(data: Data, snapshot: number): Promise<Pieces | null> {
   const bytes = await Data.block(`mem${snapshot}`);
   if (!bytes) return null;
-  const [start, life, size, path, before] = readColumns(bytes, 5).columns;
+  const [start, life, size, path, before, more] = readColumns(bytes, 6).columns;
   const sites = new Map<number, string>();
   const site = Array.from(path, (stored, i) => {
     if (before[i] && !stored) return BEFORE;
@@ -95,7 +98,7 @@ export async function loadPieces(data: Data, snapshot: number): Promise<Pieces |
     }
     return name;
   });
-  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site };
+  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site, more };
 }
 
 const LEFT = 66;
@@ -108,7 +111,8 @@ export function getBandColor(stairs: Staircase, band: number): string {
 }
 
 /** Draws the staircase; `pick` is called with the moment that is chosen. */
-export function makeBands(stairs: Staircase, span: number, pick: (time: number) => void): { canvas: HTMLCanvasElement; choose: (time: number) => void } {
+export function makeBands(stairs: Staircase, snapshot: Snapshot, pick: (time: number) => void): { canvas: HTMLCanvasElement; choose: (time: number) => void } {
+  const { span } = snapshot;
   const canvas = make("canvas", "bands");
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
@@ -184,9 +188,9 @@ export function makeBands(stairs: Staircase, span: number, pick: (time: number) 
     drawScale(g);
     drawStates(g);
     g.fillStyle = ink.quiet;
-    writeText(g, formatTime(from, 5), LEFT, HEIGHT - 7, 90);
+    writeText(g, formatMoment(snapshot, from, 5), LEFT, HEIGHT - 7, 90);
     g.textAlign = "right";
-    g.fillText(formatTime(to, 5), width, HEIGHT - 7);
+    g.fillText(formatMoment(snapshot, to, 5), width, HEIGHT - 7);
     g.textAlign = "left";
     drawMark(g, stairs.peakTime, ink.pin, `peak ${formatBytes(stairs.peak)}`);
     if (chosen !== stairs.peakTime) drawMark(g, chosen, ink.accent, "");
@@ -197,7 +201,7 @@ export function makeBands(stairs: Staircase, span: number, pick: (time: number) 
     const k = findState(time);
     if (x < LEFT || k < 0) return undefined;
     let bytes = (FLOOR - y) / scale;
-    const sum = `${formatBytes(total[k])} in use at ${formatTime(time, 6)}`;
+    const sum = `${formatBytes(total[k])} in use at ${formatMoment(snapshot, time, 6)}`;
     for (let j = 0; j < bands; j++) {
       const band = (bands - 1 + j) % bands;
       const held = state[k * bands + band];

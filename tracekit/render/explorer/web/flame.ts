@@ -1,5 +1,5 @@
 // An icicle of weighted paths: root on top, a click zooms. Used for idle time, device time and memory.
-import { formatShare } from "./data";
+import { formatShare } from "./format";
 import { getCallColor, getTextColor, ink, prepareCanvas, showTip, watchSize, writeText } from "./theme";
 import { make } from "./tables";
 

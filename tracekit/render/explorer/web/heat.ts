@@ -1,5 +1,6 @@
 // Thin rows: the mean color of each pixel, so many rows are a heat map of row and time. Their order, slowest or by rank.
-import { type Boxes, type Data, formatCount, lowerBound } from "./data";
+import { type Boxes, type Data, lowerBound } from "./data";
+import { formatCount } from "./format";
 import type { Lanes, Place } from "./lanes";
 import { getKindColor, ink, isDark, setFont, splitColor, writeText } from "./theme";
 import type { TimelineState, View } from "./view";

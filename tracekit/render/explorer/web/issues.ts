@@ -1,5 +1,6 @@
 // Top issues: claims with predicted savings; one is open, with its advice and its intervals.
-import { type Finding, formatShare, formatTime } from "./data";
+import type { Finding } from "./data";
+import { formatShare, formatTime } from "./format";
 import type { Page } from "./scope";
 import { find } from "./shell";
 import { make, makeButton } from "./tables";

@@ -1,6 +1,7 @@
 // The lanes of a row: stages, kernels by kind, idle time by cause, critical path, memory, host threads. Far out, a pixel is
 // the mean of the bins under it; near by, every kernel is drawn.
-import { type Cell, type Critical, Data, PLANES, type Segment, formatBytes, formatCount, formatTime, lowerBound } from "./data";
+import { type Cell, type Critical, Data, PLANES, type Segment, lowerBound } from "./data";
+import { formatBytes, formatCount, formatTime } from "./format";
 import { getCallColor, getCauseColor, getKindColor, getStageColor, getTextColor, ink, setFont, shade, soften, writeText } from "./theme";
 import { type Mark, type TimelineState, toStrip, type View } from "./view";
 

@@ -95,12 +95,13 @@ let refreshing = 0;
 /** Counts again, and shows it. */
 async function refresh(): Promise<void> {
   const turn = ++refreshing;
+  if (!data.sums) return;
   if (change) await change.count();
-  else if (data.sums && head.rows.length) {
+  else if (head.rows.length) {
     const counted = await countKernels(data, page.getScope(), page.getRows());
     if (turn === refreshing) page.counts = counted;
   }
-  if (turn !== refreshing || !data.sums) return;
+  if (turn !== refreshing) return;
   if (head.rows.length) drawLegend();
   if (change) {
     change.drawParts();

@@ -1,6 +1,6 @@
 // What the parts of a page share: its data, and the part of the recording that is counted.
 import type { Data, Head } from "./data";
-import { formatCount, formatShare, formatTime } from "./data";
+import { formatCount, formatShare, formatTime } from "./format";
 import { type Counts, make, makeChip, type Scope } from "./tables";
 import type { Timeline } from "./timeline";
 import type { TimelineState } from "./view";

@@ -1,5 +1,6 @@
 // Search by name: hits on the timeline, their sum, and steps from one to the next.
-import { formatCount, formatTime, lowerBound } from "./data";
+import { lowerBound } from "./data";
+import { formatCount, formatTime } from "./format";
 import type { Page } from "./scope";
 import { find } from "./shell";
 

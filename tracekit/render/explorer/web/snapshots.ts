@@ -1,6 +1,7 @@
 // The tab of memory snapshots: bands by site over time, and the allocations of one moment.
 import { BEFORE, buildStaircase, getBandColor, listLive, loadPieces, makeBands, type Pieces } from "./bands";
-import { Data, formatBytes, formatCount, formatTime } from "./data";
+import { Data, type Snapshot } from "./data";
+import { formatBytes, formatCount, formatMoment } from "./format";
 import { buildTree, makeFlame } from "./flame";
 import { makeKey } from "./scope";
 import { makeChooser, type Parts } from "./shell";
@@ -26,8 +27,8 @@ export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Pa
   const [top] = [...held].filter(([site]) => site !== BEFORE).sort((a, b) => b[1] - a[1]);
   const answer = `${formatBytes(stairs.peak)} are in use at the peak${top ? `. Largest site: ${top[0]}, ${formatBytes(top[1])}` : ""}${before ? `; ${formatBytes(before)} were allocated before the history` : ""}.`;
   const moment = make("div");
-  const showMoment = (time: number): void => moment.replaceChildren(...makeMoment(data, pieces, stairs, time));
-  const bands = makeBands(stairs, memories[snapshot].span, showMoment);
+  const showMoment = (time: number): void => moment.replaceChildren(...makeMoment(data, memories[snapshot], pieces, stairs, time));
+  const bands = makeBands(stairs, memories[snapshot], showMoment);
   const bar = make("div", "bar");
   bar.append(make("h3", "", "Memory in use by allocation site"), makeButton("go to the peak", () => bands.choose(stairs.peakTime)));
   if (memories.length > 1)
@@ -41,9 +42,14 @@ export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Pa
   const legend = make("div", "legend");
   legend.append(...stairs.names.map((name, band) => makeKey(name, getBandColor(stairs, band))));
   showMoment(stairs.peakTime);
-  return [make("p", "answer", answer), bar, bands.canvas, legend, moment];
+  const { floor, merged, hidden } = memories[snapshot];
+  const facts = [
+    ...(floor == null ? [] : [`${formatCount(merged ?? 0)} allocations of at most ${formatBytes(floor)} are merged by stack; the peak is exact.`]),
+    ...(hidden ? [`${formatCount(hidden)} short ones are not drawn.`] : []),
+  ];
+  return [make("p", "answer", answer), bar, bands.canvas, legend, ...(facts.length ? [make("p", "foot quiet", facts.join(" "))] : []), moment];
 }
-function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildStaircase>, time: number): HTMLElement[] {
+function makeMoment(data: Data, memory: Snapshot, pieces: Pieces, stairs: ReturnType<typeof buildStaircase>, time: number): HTMLElement[] {
   interface Line {
     path: number;
     size: number;
@@ -58,7 +64,7 @@ function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildS
     const key = `${pieces.path[i]},${pieces.site[i]}`;
     const line = lines.get(key) ?? { path: pieces.path[i], size: 0, count: 0, site: pieces.site[i] };
     line.size += pieces.size[i];
-    line.count++;
+    line.count += 1 + (pieces.more?.[i] ?? 0);
     lines.set(key, line);
     total += pieces.size[i];
   }
@@ -77,7 +83,7 @@ function makeMoment(data: Data, pieces: Pieces, stairs: ReturnType<typeof buildS
     { title: "allocations", get: ({ count }) => count, show: formatCount },
   ];
   return [
-    make("p", "answer", `At ${formatTime(time, 6)}: ${formatBytes(total)} in ${formatCount(live.length)} allocations.`),
+    make("p", "answer", `At ${formatMoment(memory, time, 6)}: ${formatBytes(total)} in ${formatCount([...lines.values()].reduce((sum, { count }) => sum + count, 0))} allocations.`),
     makeFlame(buildTree(paths, "in use"), { title: "By stack at this moment", note: "The outermost call is on top. The width is the number of bytes.", format: formatBytes }),
     makeTable(columns, [...lines.values()], { name: "Allocations at this moment", by: 2, limit: 10, csv: true }),
   ];

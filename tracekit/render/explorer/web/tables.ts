@@ -1,5 +1,6 @@
 // Tables, and the numbers in them: kernels and gaps counted over a part of the recording.
-import { type Boxes, type Data, lowerBound, formatCount } from "./data";
+import { type Boxes, type Data, lowerBound } from "./data";
+import { formatCount } from "./format";
 
 /** The part of the recording that is counted. Whole steps and stages are counted by launch, a window by time. */
 export type Scope =

@@ -1,5 +1,6 @@
 // Tabs of a report: idle time and its gaps, kernels, ranks.
-import { formatCount, formatShare, formatTime, median, type Step } from "./data";
+import { median, type Step } from "./data";
+import { formatCount, formatShare, formatTime } from "./format";
 import { buildTree, makeFlame, type Node } from "./flame";
 import { describeNumbers, type Page } from "./scope";
 import { capitalize, find, makeChooser, type Parts } from "./shell";

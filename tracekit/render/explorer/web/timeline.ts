@@ -1,6 +1,7 @@
 // Rows over time. The row in focus has one lane per subject; each other row is a thin heat row. Far out, a pixel is the
 // mean of the bins under it; near by, every kernel is drawn.
-import { type Data, formatTime } from "./data";
+import type { Data } from "./data";
+import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";

@@ -46,9 +46,10 @@ export interface View {
   x1: number;
 }
 
-/** A part of a row that begins at `start`; on the strip it begins at `at`, and the next one after `room`. */
+/** A part of a row from `start` to `end`; on the strip it begins at `at`, and the next one after `room`. */
 export interface Piece {
   start: number;
+  end: number;
   at: number;
   room: number;
 }
@@ -83,7 +84,7 @@ export function alignRows(data: Data, base: number, opt: number): Alignment {
   let at = 0;
   const add = (starts: number[]): void => {
     const room = Math.max(starts[0] - last[0], starts[1] - last[1]);
-    pieces.forEach((list, side) => list.push({ start: last[side], at, room }));
+    pieces.forEach((list, side) => list.push({ start: last[side], end: starts[side], at, room }));
     at += room;
     last = starts;
   };
@@ -108,7 +109,7 @@ export function toRow(alignment: Alignment | null, row: number, time: number): n
   if (!pieces) return time;
   let i = 0;
   while (i + 1 < pieces.length && pieces[i + 1].at <= time) i++;
-  return Math.min(pieces[i].start + time - pieces[i].at, pieces[i + 1]?.start ?? Infinity);
+  return Math.min(pieces[i].start + time - pieces[i].at, pieces[i].end);
 }
 
 /** Splits what is seen of a row into parts with a clock of their own; rows that are not aligned have one. */
@@ -118,13 +119,13 @@ export function splitView(state: TimelineState, row: number, left: number, width
   if (!pieces) return [{ t, e, left, width, from: t, to: e, x0: left, x1: width }];
   const views: View[] = [];
   const getX = (time: number): number => left + ((time - t) / (e - t)) * (width - left);
-  pieces.forEach(({ start, at, room }, i) => {
-    const length = i + 1 < pieces.length ? pieces[i + 1].start - start : room;
-    if (at > e || at + length < t || !length) return;
+  for (const { start, end, at } of pieces) {
+    const length = end - start;
+    if (at > e || at + length < t || !length) continue;
     const shift = start - at;
     const [from, to] = [Math.max(t, at) + shift, Math.min(e, at + length) + shift];
     views.push({ t: t + shift, e: e + shift, left, width, from, to, x0: Math.max(left, getX(at)), x1: Math.min(width, getX(at + length)) });
-  });
+  }
   return views;
 }
 

@@ -1,0 +1,51 @@
+// Opens simulated pages in Chromium (TRACEKIT_CHROMIUM, or /usr/bin/chromium).
+import assert from "node:assert/strict";
+import { readFileSync, mkdtempSync, writeFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { after, before } from "node:test";
+import { PACKAGES, require } from "../load.mjs";
+import { simulatePage } from "../simulate.mjs";
+
+const { chromium } = require("playwright-core");
+const AXE = readFileSync(path.join(PACKAGES, "node_modules/axe-core/axe.min.js"), "utf8");
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
+let browser;
+let folder;
+
+/** Writes simulated pages before the tests of a file, and starts a browser. */
+export function prepare(pages) {
+  before(async () => {
+    folder = mkdtempSync(path.join(tmpdir(), "explorer-"));
+    for (const [name, options] of Object.entries(pages)) writeFileSync(path.join(folder, name), simulatePage(options));
+    browser = await chromium.launch({ executablePath: process.env.TRACEKIT_CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
+  });
+  after(async () => {
+    await browser?.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+}
+
+/** Opens a page, waits until it is complete, and fails on any request, message or error. */
+export async function open(file, check, options = {}, hash = "") {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  const page = await context.newPage();
+  const noise = [];
+  const address = `file://${path.join(folder, file)}`;
+  page.on("console", (message) => noise.push(message.text()));
+  page.on("pageerror", (error) => noise.push(error.stack));
+  page.on("dialog", (dialog) => noise.push(`dialog: ${dialog.message()}`));
+  page.on("request", (request) => request.url().split("#")[0] !== address && noise.push(request.url()));
+  await page.goto(address + hash);
+  if (options.javaScriptEnabled !== false) await page.waitForFunction(() => window.explorer);
+  await check(page);
+  assert.deepEqual(noise, []);
+  await context.close();
+}
+export const read = (page, expression) => page.evaluate(expression);
+export const settle = (page) => page.waitForTimeout(350);
+export const violations = async (page) => {
+  await page.evaluate(AXE);
+  const { violations: found } = await page.evaluate(() => axe.run());
+  return found.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 90)} ${nodes[0].any[0]?.message ?? ""}`);
+};

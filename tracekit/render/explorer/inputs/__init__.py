@@ -1,0 +1,1 @@
+"""Inputs of the explorer page: the data of processes from several files."""
