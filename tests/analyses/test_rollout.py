@@ -12,7 +12,7 @@ from rules.traces_rollout import FIRES, NEAR_MISSES, engine, falling, replicas, 
 
 import tracekit
 from tracekit.analyses.rl import rollout
-from tracekit.job.rollout_generations import list_generations
+from tracekit.job.engines.rollout_generations import list_generations
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline import run as pipeline
 from tracekit.process import engine_iterations as derived

@@ -231,15 +231,15 @@ def _get_token_counts(steps: LoggedSteps) -> Floats | None:
     return counts if counts is not None and np.isfinite(counts).all() else None
 
 
-def _compute_log_corrections(steps: LoggedSteps, at: Floats, fewest: int) -> Correction:
-    """Compute how far the times of one log exceed those at the length `at`."""
+def _compute_log_corrections(steps: LoggedSteps, lengths: Floats, fewest: int) -> Correction:
+    """Compute how far the times of one log exceed those at some lengths."""
     more: dict[tuple[int, str | None], float] = {}
     for stage in (None, *_list_common_stages(steps, steps)):
         seconds = _get_seconds(steps, stage)
         x = _choose_covariates(steps, steps.counted.steady, stage, fewest)
         if seconds is None or x is None or stage in _FIXED:
             continue
-        length = at[: x.shape[1]]
+        length = lengths[: x.shape[1]]
         away = (x - length) @ np.array(fit_at_length(x, seconds, length).slopes)
         numbers = steps.log.step[steps.counted.steady].tolist()
         more |= {(number, stage): float(ns) for number, ns in zip(numbers, away * 1e9, strict=True)}

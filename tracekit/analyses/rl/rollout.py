@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
-from tracekit.job.instances import pick_instances
-from tracekit.job.report.evidence import make_evidence_metric
-from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.rollout_generations import (
+from tracekit.job.engines.rollout_generations import (
     HALF_BATCH,
     EngineGeneration,
     describe_unseen_replicas,
@@ -27,6 +23,10 @@ from tracekit.job.rollout_generations import (
     measure_end_times,
     measure_rollout_bubble,
 )
+from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
+from tracekit.job.instances import pick_instances
+from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import trim_texts

@@ -68,15 +68,15 @@ class RunDrift:
     is_told_apart: bool
 
 
-def fit_at_length(x: Floats, t: Floats, at: Floats, rho: float | None = None) -> LengthFit:
-    """Fit `t` on the columns of `x`, and evaluate the fit at `at`; `rho` is the lag-1 correlation of the residuals if known.
+def fit_at_length(x: Floats, t: Floats, lengths: Floats, rho: float | None = None) -> LengthFit:
+    """Fit `t` on the columns of `x`, and evaluate the fit at `lengths`; `rho` is the lag-1 correlation of the residuals if known.
 
     >>> fit = fit_at_length(np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.5]))
     >>> round(fit.level, 9), round(fit.slopes[0], 9), round(fit.r2, 9)
     (2.5, 1.0, 1.0)
     """
     varies = np.ptp(x, axis=0) > 0
-    design = np.column_stack([np.ones(len(t)), (x - at)[:, varies]])
+    design = np.column_stack([np.ones(len(t)), (x - lengths)[:, varies]])
     coefficients, *_ = np.linalg.lstsq(design, t, rcond=None)
     residuals = t - design @ coefficients
     if rho is None:
