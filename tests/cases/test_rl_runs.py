@@ -44,6 +44,18 @@ def test_a_trainer_that_waits_for_samples():
     assert stages_of("01_trainer_wait")["gen"]["how"] == "the trainer waits for samples"
 
 
+def test_a_price_of_gpu_hours_is_the_cost_of_stages_and_findings():
+    """24 GPUs wait for 58.8 s in each of 24 steps: 9.4 GPU-hours, at 2.5 each."""
+    report = analyze_uncached(RUNS / "01_trainer_wait", Options(jobs=1, gpu_hour_price=2.5)).report
+    evidence = {metric.name: metric.value for metric in report.findings[0].evidence}
+    assert evidence["gpu_hours"] == pytest.approx(58.8 * 24 * 24 / 3600, abs=0.02)
+    assert evidence["price"] == pytest.approx(2.5 * evidence["gpu_hours"])
+    result = invoke("analyze", RUNS / "01_trainer_wait", "--gpu-hour-price", "2.5")
+    assert result.exit_code == 0
+    assert "cost" in result.stdout
+    assert invoke("analyze", RUNS / "01_trainer_wait", "--gpu-hour-price", "0").exit_code == 2
+
+
 def test_host_memory_that_grows():
     """4.6 GiB per step with a noise of 1.2, in the quoted numbers of a console."""
     assert rules_of("02_host_ram_growth") == ["host-memory-growth"]
@@ -73,6 +85,20 @@ def test_a_tail_of_generation_and_tools():
 @pytest.mark.parametrize("name", ["10_balanced_quiet", "03_length_drift/before", "03_length_drift/after_same_code"])
 def test_runs_without_a_fault_have_no_finding(name):
     assert rules_of(name) == []
+
+
+def test_other_schedules_are_bounds_with_their_assumptions():
+    """Generation of 368 s with a tail of 0.89 on 16 GPUs: training needs few of them meanwhile."""
+    sheet = next(s for s in report_of("09_generation_tail").section("run-log").sheets if s.name == "schedules")
+    rows = {row[0]: row for row in sheet.rows}
+    _, step_ns, change, assumption = rows["one step off, on separate GPUs"]
+    gen, rest, tail = 368.0, 452.5 - 368.0, 0.893
+    best = min(max(gen * (tail + (1 - tail) * 16 / n), rest * 16 / (16 - n)) for n in range(1, 16))
+    assert step_ns / 1e9 == pytest.approx(best, rel=0.02)
+    assert change == pytest.approx(best / 452.5 - 1, abs=0.02)
+    assert "the tail of generation" in assumption
+    # The trainer of an async run already generates meanwhile.
+    assert not [s for s in report_of("01_trainer_wait").section("run-log").sheets if s.name == "schedules"]
 
 
 @pytest.mark.parametrize("name", ["01_trainer_wait", "04_validation_every_5", "09_generation_tail"])

@@ -29,6 +29,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
         "samples",
         "images",
         "device_memory",
+        "gpu_hour_price",
         "memory",
         "python",
         "recorded_clocks",

@@ -104,6 +104,12 @@ device_memory = click.option(
     metavar="SIZE",
     help="Memory of each GPU (80GiB), for peaks as a share of it and steps until OOM [default: as recorded].",
 )
+gpu_hour_price = click.option(
+    "--gpu-hour-price",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="PRICE",
+    help="Price of one GPU-hour, for the cost of stages and findings of a run's log.",
+)
 drop_first = click.option(
     "--drop-first",
     type=WholeNumber(min=0),
@@ -390,6 +396,7 @@ _READING_OPTIONS = (
     "ray_address",
     "on_every_node",
     "device_memory",
+    "gpu_hour_price",
     "questions",
     "skip",
     "question_files",

@@ -41,10 +41,10 @@ _FIXED = ("update_weights", "reward", "adv", *PERIODIC)
 _GENERATION = "gen"
 
 
-def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, other_count: int) -> Floats | None:
+def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, opposite_count: int) -> Floats | None:
     """Choose the covariates of a stage (None: the step) in columns, the range of the first counts; None without tokens.
 
-    `other_count` is the number of steady steps of the other side: both sides need the same covariates.
+    `opposite_count` is the number of steady steps of the other side: both sides need the same covariates.
     """
     framework = steps.log.framework
     tokens, longest = steps.log.get_first(*framework.tokens), steps.log.get_first(*framework.longest)
@@ -52,7 +52,7 @@ def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, other_
         return None
     columns = [tokens[rows]]
     has_longest = longest is not None and bool(np.isfinite(longest[rows]).all())
-    is_two = has_longest and min(int(rows.sum()), other_count) >= LEAST_STEPS_OF_TWO
+    is_two = has_longest and min(int(rows.sum()), opposite_count) >= LEAST_STEPS_OF_TWO
     if longest is not None and is_two and not steps.mode.is_async and stage in (None, _GENERATION):
         columns.append(longest[rows])
     return np.column_stack(columns)
@@ -103,8 +103,8 @@ def _list_common_stages(base: LoggedSteps, opt: LoggedSteps) -> list[str]:
     for stage in base.stages:
         if stage.where == "inside" and not stage.is_wait and stage.canonical not in PERIODIC:
             found[stage.canonical] = float(np.nanmean(stage.seconds))
-    of_opt = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
-    return sorted((stage for stage in found if stage in of_opt), key=lambda stage: -found[stage])
+    others = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
+    return sorted((stage for stage in found if stage in others), key=lambda stage: -found[stage])
 
 
 def _get_seconds(steps: LoggedSteps, stage: str | None) -> Floats | None:
@@ -232,7 +232,7 @@ def _get_token_counts(steps: LoggedSteps) -> Floats | None:
 
 
 def _compute_log_corrections(steps: LoggedSteps, lengths: Floats, fewest: int) -> Correction:
-    """Compute how far the times of one log exceed those at `lengths`."""
+    """Compute how far the times of one log exceed those at some lengths."""
     more: dict[tuple[int, str | None], float] = {}
     for stage in (None, *_list_common_stages(steps, steps)):
         seconds = _get_seconds(steps, stage)

@@ -32,6 +32,7 @@ def analyze(  # noqa: PLR0913 - one per option
     jobs: int | None = None,
     work: Mapping[str, float] | None = None,
     device_memory: int | str | None = None,
+    gpu_hour_price: float | None = None,
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
     on_every_node: str | Sequence[str] = (),
@@ -46,7 +47,7 @@ def analyze(  # noqa: PLR0913 - one per option
 
     `ranks` and `steps` are numbers ([0, 3], range(8)) or ranges such as "0-3,7"; `stages` and `exclude` are one pattern or several.
     `work` is the amount of work per step: {"tokens": 4096}, or samples or images. `device_memory` is the memory of
-    each GPU: bytes, or "80GiB". `sample` is the number of ranks to read, spread over all ranks.
+    each GPU: bytes, or "80GiB". `gpu_hour_price` is the price of a GPU-hour, for the cost of findings. `sample` is the number of ranks to read, spread over all ranks.
     `questions` limits the report to these section ids (such as "kernels"), and reads and measures only their inputs;
     `skip` leaves some out. `question_files` are Python files that define extra questions
     (`examples/own_question.py`); the report includes them.
@@ -65,6 +66,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "jobs": jobs,
         "work": dict(work or {}),
         "device_memory": device_memory,
+        "gpu_hour_price": gpu_hour_price,
         "sample": sample,
         "engine": engine,
         "ray_address": ray_address,

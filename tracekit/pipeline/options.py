@@ -16,7 +16,7 @@ EngineName = Literal["local", "ray"]
 class Options:
     """Selection of data, and how to run; the defaults read everything on all cores.
 
-    - `work`: tokens, samples or images per step; `device_memory`: bytes per GPU, if the user gives them.
+    - `work`: tokens, samples or images per step; `device_memory`: bytes per GPU, and `gpu_hour_price`, if the user gives them.
     - `sample`: number of ranks to read.
     - `engine` "ray" reads sources on the nodes of the cluster at `ray_address` (None: one started here); each node
       expands the patterns `on_every_node` itself.
@@ -38,6 +38,7 @@ class Options:
     progress: bool = False
     work: Mapping[str, float] = field(default_factory=dict[str, float])
     device_memory: int | None = None
+    gpu_hour_price: float | None = None
     sample: int | None = None
     engine: EngineName = "local"
     ray_address: str | None = None

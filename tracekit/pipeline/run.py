@@ -186,12 +186,19 @@ def measure_all(
         measured = replace(
             measured, facts=replace(measured.facts, **question_selection.merge_selection_facts(ids, all_parts))
         )
-    if options.work:
-        measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
-    if options.device_memory is not None:
-        facts = replace(measured.facts, device_memory=options.device_memory)
-        measured = replace(measured, facts=facts)
+    measured = replace(measured, facts=_add_stated_facts(measured.facts, options))
     return measured if options.timeline else replace(measured, pages=())
+
+
+def _add_stated_facts(facts: Facts, options: Options) -> Facts:
+    """Add the facts that the user states: work per step, memory per GPU, price of a GPU-hour."""
+    if options.work:
+        facts = replace(facts, work=dict(options.work))
+    if options.device_memory is not None:
+        facts = replace(facts, device_memory=options.device_memory)
+    if options.gpu_hour_price is not None:
+        facts = replace(facts, gpu_hour_price=float(options.gpu_hour_price))
+    return facts
 
 
 def _measure_profiles(profiles: Sequence[str | Path], options: Options, discovery: Discovery | None) -> Measurements:

@@ -19,15 +19,13 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
     reaches_limit,
 )
+from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
-from tracekit.job.run_log.values import Floats
-from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
 
-_SAMPLE = "timing_s/agent_loop/generate_sequences/"
 _SLOWEST = "timing_s/agent_loop/slowest/"
 
 
@@ -50,33 +48,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(judge_logs(measured, ANALYSIS.rules, find))
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """The share of generation by which the longest sample exceeds the mean one, by row of the log."""
-
-    ratio: Floats
-    basis: str
-
-
-def _measure_tail(steps: LoggedSteps) -> _Tail | None:
-    """Measure the tail by times of samples, or by lengths of answers where times are not logged; None without either."""
-    mean, most = steps.log.get_first(f"{_SAMPLE}mean"), steps.log.get_first(f"{_SAMPLE}max")
-    basis = "times of samples"
-    if mean is None or most is None:
-        framework = steps.log.framework
-        mean, most = steps.log.get_first(*framework.mean_length), steps.log.get_first(*framework.longest)
-        basis = "lengths of answers"
-    if mean is None or most is None:
-        return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _Tail(np.where(most > 0, 1 - mean / most, np.nan), basis)
-
-
 def _find_generation_tails(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
     """Find steps that wait for the longest answers of a batch."""
     limit = thresholds.of("generation-tail")
     gen_s = steps.sum_stage_seconds("gen", waits=False)
-    tail = _measure_tail(steps)
+    tail = measure_generation_tail(steps)
     if gen_s is None or tail is None or steps.mode.is_async:
         return
     steady = steps.counted.steady

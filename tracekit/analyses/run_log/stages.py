@@ -10,8 +10,10 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.report.tables import make_sheet, parse_headings
+from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
@@ -72,7 +74,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         return None
     return ANALYSIS.answered(
         metrics=lambda: tuple(_list_log_metrics(logs)),
-        sheets=lambda: (_make_logged_stage_sheet(measured, logs),),
+        sheets=lambda: select_filled_sheets(
+            _make_logged_stage_sheet(measured, logs), _make_schedule_sheet(measured, logs)
+        ),
         caveats=lambda: tuple(_list_stage_caveats(logs)),
     )
 
@@ -94,7 +98,18 @@ def _list_log_metrics(logs: tuple[LoggedSteps, ...]) -> Iterator[Metric]:
 def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
     """Make the table of disjoint stages; the rows of a run add up to its wall time."""
     rows = [row for steps in logs for row in _list_stage_rows(steps)]
-    names = ("run", "stage", "mean_ns", "share_ratio", "median_ns", "iqr_ns", "trend_ratio", "gpu_hours", "how")
+    names = (
+        "run",
+        "stage",
+        "mean_ns",
+        "share_ratio",
+        "median_ns",
+        "iqr_ns",
+        "trend_ratio",
+        "gpu_hours",
+        "price",
+        "how",
+    )
     table: Frame = from_rows(names, rows)
     headings = (
         *make_run_heading(measured),
@@ -106,6 +121,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
             iqr_ns | IQR | ns | Range of the middle half.
             trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
             gpu_hours | GPU-hours | number | Over all logged steps.
+            price | cost | number | Price of the GPU-hours.
             how | note
         """),
     )
@@ -113,10 +129,40 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
     return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
 
 
+def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
+    """Make the table of the step under other schedules, that differ by 1 % or more."""
+    rows = []
+    for steps in logs:
+        tail = measure_generation_tail(steps)
+        known = np.array([]) if tail is None else tail.ratio[steps.counted.steady]
+        known = known[np.isfinite(known)]
+        if not len(known) or not steps.counted.is_enough:
+            continue
+        step_s = float(np.median(steps.step_s[steps.counted.steady]))
+        for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1))):
+            change = scheduled.step_s / step_s - 1
+            if abs(change) >= LEAST_CHANGE:
+                rows.append(
+                    (steps.log.run, scheduled.schedule, round(scheduled.step_s * 1e9), change, scheduled.assumption)
+                )
+    headings = (
+        *make_run_heading(measured),
+        *parse_headings("""
+            schedule | schedule
+            step_ns | step, at least | ns | The median step if all assumptions are true.
+            change_ratio | change | ratio
+            assumption | assumption
+        """),
+    )
+    caption = "Bounds from the stages of the log, not a replay. Where generation dominates, overlap was measured to save nothing."
+    names = ("run", "schedule", "step_ns", "change_ratio", "assumption")
+    return make_sheet("schedules", "The step under other schedules", headings, from_rows(names, rows), caption=caption)
+
+
 def _describe_counted_steps(steps: LoggedSteps) -> str:
     """Describe the steps behind the table."""
     count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
-    return f"Mean of {count} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
+    return f"Mean of {count:,} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
@@ -131,11 +177,33 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
     median, iqr = _summarize_seconds(steps.step_s[steps.counted.steady])
     trend = _measure_stage_trend(steps, steps.step_s)
     hours = steps.compute_gpu_hours(wall_s)
-    yield steps.log.run, "(step, wall)", round(wall_s * 1e9), 1.0, median, iqr, trend, hours, ""
+    yield (
+        steps.log.run,
+        "(step, wall)",
+        round(wall_s * 1e9),
+        1.0,
+        median,
+        iqr,
+        trend,
+        hours,
+        steps.compute_price(hours),
+        "",
+    )
     for mean_s, stage in costs:
         yield _make_stage_row(steps, stage, mean_s, wall_s)
     share, hours = residual_s / wall_s, steps.compute_gpu_hours(residual_s)
-    yield steps.log.run, "(in no timer)", round(residual_s * 1e9), share, None, None, None, hours, ""
+    yield (
+        steps.log.run,
+        "(in no timer)",
+        round(residual_s * 1e9),
+        share,
+        None,
+        None,
+        None,
+        hours,
+        steps.compute_price(hours),
+        "",
+    )
 
 
 def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:
@@ -153,6 +221,7 @@ def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_
         iqr,
         trend,
         steps.compute_gpu_hours(mean_s),
+        steps.compute_price(steps.compute_gpu_hours(mean_s)),
         _describe_stage(steps, stage),
     )
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 @opt.cluster
 @opt.work
 @opt.device_memory
+@opt.gpu_hour_price
 @config_file.config
 @opt.add_strict("a profile is refused, unreadable, or fails to be analyzed")
 @opt.quiet

@@ -62,8 +62,11 @@ def list_gpu_hour_evidence(steps: LoggedSteps, seconds_per_step: float) -> tuple
     hours = steps.compute_gpu_hours(seconds_per_step)
     if hours is None:
         return ()
+    price = steps.compute_price(hours)
+    money = () if price is None else (Metric("price", price, "", "lower", label="at the given price of a GPU-hour"),)
     return (
         Metric("gpu_hours", hours, "", "lower", label=f"GPU-hours over {len(steps.log)} steps on {steps.gpus} GPUs"),
+        *money,
     )
 
 

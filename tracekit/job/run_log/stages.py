@@ -50,7 +50,7 @@ class LoggedSteps:
     """One run's log by step: trainer, GPUs, steps that count, stages and residual.
 
     `step_s` is the step time as logged and `wall_s` the same with the stages outside it. `residual_s` is the part of the step that no
-    timer covers. `excess_ratio` is the share of the steps whose timers exceed them: overlapping timers that are not known.
+    timer covers. `price` is that of a GPU-hour. `excess_ratio` is the share of the steps whose timers exceed them: overlapping timers that are not known.
     """
 
     log: RunLog
@@ -62,6 +62,7 @@ class LoggedSteps:
     residual_s: Floats
     stages: tuple[LoggedStage, ...]
     excess_ratio: float
+    price: float | None = None
 
     def get_steady(self, *names: str) -> Floats | None:
         """Get the values of the first logged name in the steady steps; None if no steady step has one."""
@@ -102,12 +103,17 @@ class LoggedSteps:
         """Compute the GPU-hours over all logged steps of a time per step; None if the number of GPUs is unknown."""
         return None if self.gpus is None else seconds_per_step * len(self.log) * self.gpus / 3600
 
+    def compute_price(self, gpu_hours: float | None) -> float | None:
+        """Compute the price of GPU-hours; None if either is unknown."""
+        return None if self.price is None or gpu_hours is None else self.price * gpu_hours
+
 
 @derive_once
 def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
     """List the logs of all runs by step; a log without any time of a step is left out."""
     made = (resolve_logged_stages(log) for log in map_run_logs(measured).values())
-    return tuple(steps for steps in made if steps is not None)
+    price = measured.facts.gpu_hour_price
+    return tuple(replace(steps, price=price) for steps in made if steps is not None)
 
 
 def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:

@@ -17,8 +17,8 @@ class Facts:
     `excluded_count` counts those that the user excluded, and `files` counts the others by state. `stages` are the only
     stages requested, if limited; `has_chosen_steps` is True if steps were limited. `questions` are the only questions
     asked, so the tables in `unasked` were not measured; `own_questions` are those of the user's files. `work` is the
-    number of tokens, samples or images per step as given by the user, `device_memory` the bytes of memory per device.
-    `engine` names the engine that read the files, if not the local one.
+    number of tokens, samples or images per step as given by the user, `device_memory` the bytes of memory per device,
+    `gpu_hour_price` the price of a GPU-hour. `engine` names the engine that read the files, if not the local one.
     """
 
     title: str = ""
@@ -34,6 +34,7 @@ class Facts:
     engine: str = ""
     work: Mapping[str, float] = field(default_factory=dict[str, float])
     device_memory: int | None = None
+    gpu_hour_price: float | None = None
     excluded_count: int = 0
     has_chosen_steps: bool = False
 
@@ -71,6 +72,7 @@ def parse_facts(saved: Mapping[str, Any]) -> Facts:
         engine=_check_exact_type(saved.get("engine"), str, ""),
         work=_parse_fact_numbers(saved.get("work"), int, float),
         device_memory=_check_exact_type(saved.get("device_memory"), int, None),
+        gpu_hour_price=_check_exact_type(saved.get("gpu_hour_price"), float, None),
         excluded_count=_check_exact_type(saved.get("excluded_count"), int, 0),
         has_chosen_steps=bool(saved.get("has_chosen_steps")),
     )

@@ -74,6 +74,7 @@ def _merge_facts(parts: Sequence[Facts]) -> Facts:
         stages=tuple(dict.fromkeys(chain_attribute(parts, "stages"))),
         work=_get_common_value(facts.work for facts in parts) or {},
         device_memory=_get_common_value(facts.device_memory for facts in parts),
+        gpu_hour_price=_get_common_value(facts.gpu_hour_price for facts in parts),
         own_questions=tuple(question for question in parts[0].own_questions if question in own_questions),
         excluded_count=sum(facts.excluded_count for facts in parts),
     )

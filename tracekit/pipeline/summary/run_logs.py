@@ -100,7 +100,7 @@ def _find_profiled_rows(measured: Measurements, steps: LoggedSteps) -> Mask:
 def append_log_only_stages(measured: Measurements, stages: Frame) -> Frame:
     """Append the stages that only the driver's log has, in the steps that were recorded; their other cells are unknown."""
     logged = _list_log_only_stages(measured, stages)
-    if not len(logged):
+    if measured.facts.stages or not len(logged):
         return stages
     shown = {*STAGE_KEY, *logged.columns, "busy_ratio", "ranks", "slowest"}
     names = [name for name in stages.columns if name in shown]
