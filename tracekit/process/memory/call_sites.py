@@ -56,8 +56,8 @@ def build_site_table(trace: Trace) -> StackSites:
 def format_frames(trace: Trace, rows: Ints) -> Coded:
     """Format each of these rows of `stacks` as `train.py:12 forward`; the function alone if there is no file."""
     number, first = _group_equal_frames(trace, rows)
-    names = _shorten_texts(trace.texts("stacks", "name"), first, shorten_function_name, "?")
-    files = _shorten_texts(trace.texts("stacks", "file"), first, shorten_frame_path, "")
+    names = _shorten_distinct_texts(trace.texts("stacks", "name"), first, shorten_function_name, "?")
+    files = _shorten_distinct_texts(trace.texts("stacks", "file"), first, shorten_frame_path, "")
     lines = fill_missing(select_rows(trace.nullable("stacks", "line"), first)).tolist()
     parts = zip(files, lines, names, strict=True)
     return _code_texts([f"{f}:{line} {n}" if f and line > 0 else n for f, line, n in parts], number)
@@ -70,8 +70,8 @@ def format_frame_places(trace: Trace, rows: Ints) -> Coded:
     `(compiled)`.
     """
     number, first = _group_equal_frames(trace, rows)
-    names = _shorten_texts(trace.texts("stacks", "name"), first, shorten_function_name, "?")
-    files = _shorten_texts(trace.texts("stacks", "file"), first, _extract_file_name, "")
+    names = _shorten_distinct_texts(trace.texts("stacks", "name"), first, shorten_function_name, "?")
+    files = _shorten_distinct_texts(trace.texts("stacks", "file"), first, _extract_file_name, "")
     lines = fill_missing(select_rows(trace.nullable("stacks", "line"), first)).tolist()
     parts = zip(files, lines, names, strict=True)
     return _code_texts([f"{f} {n}" if f and line > 0 else n for f, line, n in parts], number)
@@ -83,7 +83,7 @@ def _group_equal_frames(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     return number, rows[first]
 
 
-def _shorten_texts(texts: Coded, rows: Ints, shortened: Callable[[str], str], missing: str) -> list[str]:
+def _shorten_distinct_texts(texts: Coded, rows: Ints, shortened: Callable[[str], str], missing: str) -> list[str]:
     """Shorten the texts of these rows; each text is shortened once."""
     short = [truncate_with_hash(shortened(text), _MOST_SHOWN) for text in texts.texts]
     return [*map([*short, missing].__getitem__, texts.codes[rows].tolist())]
