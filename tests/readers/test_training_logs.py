@@ -418,3 +418,78 @@ def test_a_dictionary_of_deep_nesting_is_counted_as_damaged(tmp_path):
 def test_a_record_of_length_zero_and_one_without_values(tmp_path):
     trace = read(put(tmp_path, event_file(STEPS) + record(b"") + event(1.8e9, 9)), "tensorboard")
     assert by_step(trace) == STEPS
+
+
+# Copies of one run
+
+
+@pytest.mark.parametrize(("change", "are_copies"), [(0.0, True), (0.0004, True), (2.0, False)])
+def test_copies_of_one_run_count_once_and_are_checked(tmp_path, change, are_copies):
+    steps = {step: values | {"perf/total_num_tokens": 1000.0} for step, values in STEPS.items()}
+    copy = {step: {name: value + change for name, value in values.items()} for step, values in STEPS.items()}
+    put(
+        tmp_path,
+        "".join(json.dumps({"step": step, "data": values}) + "\n" for step, values in steps.items()),
+        "m.jsonl",
+    )
+    put(tmp_path, event_file(copy), "events.out.tfevents.1800000000.host")
+    report = tracekit.analyze(tmp_path)
+    caveats = " ".join(
+        caveat for section in report.sections if section.id == "driver-log" for caveat in section.caveats
+    )
+    assert "1 more logs" in caveats
+    assert ("not copies" in caveats) is not are_copies
+
+
+def test_trackers_are_compared_as_logs(tmp_path):
+    from tracekit.pipeline.comparing import is_step_log
+
+    assert is_step_log(put(tmp_path, event_file(STEPS), "events.out.tfevents.1800000000.host"))
+
+
+# Inputs with known truths
+
+
+def series(steps, name):
+    return [values[name] for _, values in sorted(steps.items()) if name in values]
+
+
+def test_a_fully_asynchronous_run_of_verl_whose_trainer_waits():
+    steps = load(CASES / "rl_01_trainer_wait" / "fully_async.jsonl")
+    assert len(steps) == 24
+    shares = [values["timing_s/gen"] / values["timing_s/step"] for values in steps.values()]
+    assert sorted(shares)[12] == pytest.approx(0.527, abs=0.01)
+    assert len(series(steps, "timing_s/timing_s/param_sync")) == 24
+    assert sorted(series(steps, "fully_async/rollouter/idle_ratio"))[12] == pytest.approx(0.018, abs=0.005)
+    gpus = {
+        round(values["perf/total_num_tokens"] / (values["perf/time_per_step"] * values["perf/throughput"]))
+        for values in steps.values()
+    }
+    assert gpus == {24}
+
+
+def test_a_console_of_verl_with_quoted_numbers_whose_host_memory_grows():
+    memory = series(load(CASES / "rl_02_host_ram_growth" / "train.log"), "actor/perf/cpu_memory_used_gb")
+    assert len(memory) == 40
+    assert (memory[-1] - memory[0]) / 39 == pytest.approx(4.6, abs=0.15)
+
+
+def test_a_console_of_nemo_rl_with_imbalance_validation_and_refit():
+    steps = load(CASES / "rl_05_nemo_rl" / "ray-driver.log")
+    assert len(steps) == 16
+    assert set(series(steps, "performance/average_token_imbalance")) == {0.1841}
+    validated = {step for step, values in steps.items() if "timing/validation/total_validation_time" in values}
+    assert validated == {4, 8, 12, 16}
+    assert set(series(steps, "timing/validation/total_validation_time")) == {37.0}
+    refit = "timing/train/prepare_for_generation/"
+    assert set(series(steps, refit + "total")) == {6.4}
+    assert set(series(steps, refit + "transfer_and_update_weights")) == {4.9}
+
+
+def test_reading_costs_no_work_per_value(tmp_path):
+    """Records of one shape are kept as one, so the names of a long log are stored once."""
+    log = driver_log.LoggedValues()
+    for step in range(1000):
+        log.add_record(step, step, STEP)
+    assert len(log.shapes) == 1
+    assert len(log.numbers) == 4000
