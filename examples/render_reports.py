@@ -39,7 +39,7 @@ def rendered(names: Collection[str]) -> dict[str, bytes]:
     made: dict[str, tracekit.Report | tracekit.Comparison] = {}
     for name in names:
         if name in SAMPLES:
-            made[name] = tracekit.analyze(f"examples/{SAMPLES[name]}")
+            made[name] = tracekit.analyze(f"examples/{SAMPLES[name]}", timeline=True)
         else:
             base, opt = (f"examples/{path}" for path in COMPARED[name])
             made[name] = tracekit.compare(base, opt, timeline=True)

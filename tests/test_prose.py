@@ -80,10 +80,10 @@ def test_fences_and_tags_are_passed_over_and_lines_stay_true(tmp_path):
     (tmp_path / "a.sql").write_text("SELECT 1\n-- Nobody\n")
     cells = [{"cell_type": "code", "source": ["told"]}, {"cell_type": "markdown", "source": ["It ", "says so."]}]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
-    (tmp_path / "a.j2").write_text('<p class="else">\nIt is told.</p>\n')
+    (tmp_path / "a.html").write_text('<p class="else">\nIt is told.</p>\n')
     places = [
         (hit.line, hit.words)
-        for name, kind in (("a.md", "pages"), ("a.sql", "pages"), ("a.ipynb", "pages"), ("a.j2", "templates"))
+        for name, kind in (("a.md", "pages"), ("a.sql", "pages"), ("a.ipynb", "pages"), ("a.html", "templates"))
         for hit in find_phrases(read_texts(tmp_path / name)[kind], PHRASES, kind, name)
     ]
     assert places == [(5, "says so"), (2, "Nobody"), (1, "says so"), (2, "told")]
@@ -118,7 +118,7 @@ def test_every_file_is_in_one_group_of_its_kind():
             ),
         ),
         (("strings", "docstrings"), ("tracekit/**/*.py", "capture/**/*.py")),
-        (("templates",), ("tracekit/**/*.j2",)),
+        (("templates",), ("tracekit/**/*.html",)),
     ):
         expected = {path for pattern in files for path in ROOT.glob(pattern)}
         for kind in kinds:

@@ -11,6 +11,7 @@ print(tracekit.render(report, "md"))
 change = tracekit.compare("base/", "opt/")       # a Comparison
 print(change.verdict, tracekit.render(change))
 what_if = tracekit.whatif("outputs/profile", "unwait by=aten::item")   # the predicted step, as a Report
+tracekit.cut("outputs/profile", "small.json.gz", finding=1, anonymize=True)   # to attach to an issue
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.report import Report
     from tracekit.model.trace import Measurements, Trace
-    from tracekit.pipeline import analyze, compare, measure, whatif
+    from tracekit.pipeline import analyze, compare, cut, measure, whatif
     from tracekit.pipeline.options import Options
     from tracekit.readers.loading import load, load_all
     from tracekit.render import render
@@ -37,6 +38,7 @@ __version__ = VERSION
 _LAZY = {
     "analyze": "tracekit.pipeline",
     "compare": "tracekit.pipeline",
+    "cut": "tracekit.pipeline",
     "load": "tracekit.readers.loading",
     "load_all": "tracekit.readers.loading",
     "measure": "tracekit.pipeline",
@@ -62,6 +64,7 @@ __all__ = [
     "__version__",
     "analyze",
     "compare",
+    "cut",
     "load",
     "load_all",
     "measure",

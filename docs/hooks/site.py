@@ -40,6 +40,7 @@ SUBJECTS: Mapping[str, str] = {
     "time": "Time",
     "ranks": "Ranks and communication",
     "rl": "Rollout and training",
+    "run_log": "Logs of runs",
     "engines": "Rollout engines",
     "ops": "Ops, kernels and copies",
     "memory": "Memory",

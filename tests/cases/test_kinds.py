@@ -292,5 +292,5 @@ def test_a_long_command_is_on_a_line_of_its_own(case):
 
 def test_a_log_alone_shows_its_stages_and_names_the_section_with_the_others(case):
     found = case("verl_async_log")
-    assert "gen              64.59" in found.screen
-    assert "5 of 12 rows; more in section rl-matrix (-v)" in found.screen
+    assert "read as a driver's log: 20 steps of verl separate async" in found.screen
+    assert "gen                      64.6   53.5 %      64.4  the trainer waits for samples" in found.screen

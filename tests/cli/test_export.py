@@ -253,7 +253,7 @@ def test_overlapping_stages_get_tracks_of_their_own():
     begin = np.array([0, 5, 10])
     rows = Frame.from_columns({"name": texts("abc"), "begin": begin, "end": np.array([10, 15, 20]),
                                "length": np.array([10, 10, 10]), "step": numbers([None, 1, 2])})  # fmt: skip
-    text = "".join(annotations._draw_ranges(rows, 9, 1, "stages", Counter()))
+    text = "".join(annotations._draw_ranges(rows, 9, 1, "stages", annotations._Canvas(Counter(), None)))
     drawn = {row["name"]: row["tid"] for row in json.loads(f"[{text[1:]}]") if row["ph"] == "X"}
     assert drawn == {"a": 1, "b": 2, "c": 1}
 

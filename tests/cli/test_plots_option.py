@@ -4,7 +4,7 @@ import sys
 
 
 def test_plots_are_written_into_their_directory(call, pipeline, tmp_path, monkeypatch):
-    from tracekit.render.charts import images as plots
+    from tracekit.render.plots import images as plots
 
     monkeypatch.setattr(plots, "import_matplotlib", lambda: None)
     monkeypatch.setattr(plots, "paint_report_charts", lambda report: iter([("a-b.png", b"1"), ("a-b.svg", b"2")]))

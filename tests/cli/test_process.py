@@ -14,7 +14,7 @@ from chrome_builder import step, write
 import tracekit
 
 ROOT = Path(tracekit.__file__).parents[1]
-HEAVY = {"pandas", "numpy", "rich", "jinja2", "pyarrow", "multiprocessing"}
+HEAVY = {"pandas", "numpy", "rich", "pyarrow", "multiprocessing"}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 TRACEKIT = [sys.executable, "-m", "tracekit"]
 

@@ -191,8 +191,8 @@ function describeChange(hostile, perStep) {
       part("", ["wait at step end"], perStep - 20_500 * US, -250 * US),
     ],
     stages: [
-      { title: "step", base: perStep, opt: perStep - FASTER, difference: -FASTER, ratio: 1.09, low: 1.05, high: 1.13, word: "improvement" },
-      { title: `gen${hostile}`, base: 14_500 * US, opt: 9_500 * US, difference: -FASTER, ratio: 1.53, low: 1.4, high: 1.6, word: "improvement" },
+      { title: "step", stage: "step", base: perStep, opt: perStep - FASTER, difference: -FASTER, ratio: 1.09, low: 1.05, high: 1.13, word: "improvement" },
+      { title: `gen${hostile}`, stage: `gen${hostile}`, base: 14_500 * US, opt: 9_500 * US, difference: -FASTER, ratio: 1.53, low: 1.4, high: 1.6, word: "improvement" },
     ],
     sheets: [{ section: "Other metrics", title: `Counts${hostile}`, columns: [["metric", 0], ["before", 1]], rows: [[`launches${hostile}`, "300"]], note: "A note." }],
     outcomes: [["step_time>3%", "step_time", "pass"], [`exposed_comm>1%${hostile}`, "exposed_comm", "fail"]],

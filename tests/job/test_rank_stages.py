@@ -7,8 +7,6 @@ from changed_tables import with_tables
 from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
-from tracekit.render.charts.svg import draw_svg_chart
-
 
 def group_of(folder, ranks, slow):
     """Two steps of two segments: the ranks that are `slow` work 70 where others work 50."""
@@ -78,11 +76,3 @@ def test_without_hosts_a_row_is_ranks_that_follow_one_another(many):
         assert len(chart.rows) == 35
         assert (chart.rows[0], chart.rows[4]) == ("rank 0 – rank 1", "rank 8 – rank 9")
         assert [row for row, _, value in chart.marks if value] == [4, 34]
-
-
-def test_the_picture_tells_what_it_shows_and_takes_no_markup_from_names(some):
-    svg = draw_svg_chart(picture(on_hosts(some, lambda rank: f"<b>{rank % 2}")))
-    assert "<b>" not in svg
-    assert "&lt;b&gt;1 rank 9: 40.0 µs" in svg
-    assert "Coloured cells, the darker the larger: 32 marks; 32 rows, " in svg
-    assert ">update_actor</text>" in svg

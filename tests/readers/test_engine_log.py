@@ -184,6 +184,16 @@ def test_a_drivers_log_stays_a_drivers_log_though_engines_print_into_it():
     assert next(reader.name for reader in READERS if reader.claims(head)) == "driver_log"
 
 
+def test_a_drivers_log_has_both_its_steps_and_its_engines(tmp_path):
+    step = "(TaskRunner pid=1) step:3 - timing_s/gen:1.2 - timing_s/step:2.0"
+    start = "INFO 09-01 10:00:00 [x.py:1] vLLM API server version 0.11\n" + "loading\n" * 10_000
+    for text in (f"{step}\n{RAY}\n", f"{start}{RAY}\n{step}\n"):
+        trace = load(put(tmp_path, text, "train.log"))
+        assert trace.source.reader == "driver_log"
+        assert set(trace["log_values"]["step"]) == {3}
+        assert dict(zip(trace["engine_log"]["key"], trace["engine_log"]["value"], strict=True))["running"] == 4
+
+
 def test_lines_without_statistics_are_never_kept(tmp_path):
     secret = 'INFO 09-01 10:00:00 [x.py:1] Received request cmpl-1: prompt: "my secret", params: max_num_seqs=3'
     rows = load(put(tmp_path, f"{V1}\n{secret}\n"))["engine_log"]

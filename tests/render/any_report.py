@@ -21,7 +21,7 @@ from tracekit.model.report import (
     StepNumbers,
     Verdict,
 )
-from tracekit.render.charts.kinds import KINDS
+from tracekit.render.plots.marks import FIELDS
 
 UNITS = ("", "ns", "bytes", "ratio", "count", "gb_per_s", "text", "id")
 NASTY = (
@@ -123,7 +123,7 @@ def charts(draw, kinds=("gantt", "bars", "heatmap", "matrix", "lines", "histogra
     rows, series = (draw(st.lists(texts, min_size=1, max_size=4)) for _ in range(2))
     row, one = st.integers(0, len(rows) - 1), st.integers(0, len(series) - 1)
     amount = maybe(st.one_of(numbers, st.integers(0, 10**10), st.floats(0, 1)))
-    mark = [{"row": row, "series": one}.get(name, amount) for name in KINDS[kind].fields]
+    mark = [{"row": row, "series": one}.get(name, amount) for name in FIELDS[kind]]
     return Chart(
         draw(texts),
         draw(texts),

@@ -1,20 +1,13 @@
-"""The pictures of a comparison: what they show where, by both renderers, whatever names and numbers hold."""
+"""The pictures of a comparison as data, and its first screen."""
 
-import re
-import xml.etree.ElementTree as ET
 from collections import Counter
-from fractions import Fraction
-from math import fsum, log
-from pathlib import Path
+from math import fsum
 
 import pytest
-from any_report import charts
 from compared import MS, STEP, change, comparison
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_report import HOSTILE
 
-import tracekit.render
 from tracekit.compare.comparison import StepValue
 from tracekit.compare.reports.charts import (
     build_comparison_charts,
@@ -28,30 +21,11 @@ from tracekit.compare.reports.comparison_report import (
     describe_comparison_basis,
 )
 from tracekit.compare.wall_time.attribution_rows import Attribution, AttributionRow
-from tracekit.model.report import Chart, Heading, Report, Section, Sheet
-from tracekit.render import read_report_json, render, write_report_json
-from tracekit.render.charts.axis import make_log_axis
-from tracekit.render.charts.kinds import MOST_MARKS, limit_chart, list_placed_marks
-from tracekit.render.charts.marks import Mark
-from tracekit.render.charts.svg import draw_svg_chart
+from tracekit.model.report import Heading, Sheet
+from tracekit.render import render
 
-NS = "{http://www.w3.org/2000/svg}"
-CSS = (Path(tracekit.render.__file__).parent / "templates" / "report.css").read_text()
 GEN, ACTOR = change("gen", 60, 30, "improvement", low=1.8, high=2.2), change("actor", 30, 40)
 FOUND = comparison(GEN, ACTOR)
-KINDS = ("intervals", "strips", "waterfall")
-
-
-def drawn(chart):
-    return ET.fromstring(draw_svg_chart(chart))
-
-
-def words(root):
-    return [text.text for text in root.iter(f"{NS}text")]
-
-
-def tips(root):
-    return [title.text for title in root.iter(f"{NS}title")][1:]
 
 
 # From a comparison to charts
@@ -143,129 +117,6 @@ def test_more_steps_than_can_be_seen_are_counted():
 
 
 # From charts to pictures
-
-
-def test_twice_as_much_and_half_as_much_are_equally_far_from_one():
-    across = make_log_axis([Mark(0, 0, None, None, Fraction(v)) for v in (Fraction(1, 2), Fraction(2))])
-    half, one, two = (across.project(Fraction(v)) for v in (Fraction(1, 2), 1, 2))
-    assert one == pytest.approx(0.5)
-    assert two - one == pytest.approx(one - half)
-    assert [text for _, text in across.ticks] == ["0.5×", "1×", "2×"]
-
-
-def test_one_wide_interval_does_not_hide_the_others():
-    # Factors up to 2: the axis ends at 4, though an interval reaches 1,000.
-    found = [Mark(0, 0, Fraction(1, 1000), Fraction(1000), Fraction(2))]
-    across = make_log_axis(found)
-    assert across.project(Fraction(4)) < 1 < across.project(Fraction(5))
-
-
-@settings(deadline=None)
-@given(st.integers(1, 2**4000), st.integers(1, 2**4000))
-def test_any_factors_have_an_axis_with_few_ticks(above, below):
-    values = [Fraction(above), Fraction(1, below)]
-    across = make_log_axis([Mark(0, 0, None, None, value) for value in values])
-    assert 1 <= len(across.ticks) <= 27
-    assert all(0 <= at <= 1 for at, _ in across.ticks)
-    assert all(0 < across.project(value) < 1 for value in (*values, Fraction(1)))
-
-
-def test_a_factor_is_drawn_at_its_place_with_its_words():
-    root = drawn(build_ratio_chart(FOUND))
-    assert "1.25× [1.20, 1.30]" in words(root)
-    assert "0.75×, no interval" in words(root)
-    assert "gen: 2.00× [1.80, 2.20], faster" in tips(root)
-    assert len([p for p in root.iter(f"{NS}path") if "whisker" in p.get("class", "")]) == 2
-    assert any(p.get("class") == "within" for p in root.iter(f"{NS}path"))
-    glyphs = [p.get("d") for p in root.iter(f"{NS}path") if "glyph" in p.get("class", "")][-3:]
-    x = [float(re.match(r"M([\d.]+)", d)[1]) for d in glyphs]
-    # The two circles begin 5 left of their middle, the diamond at its middle; even steps of the logarithm.
-    step, gen, actor = x[0] + 5, x[1] + 5, x[2]
-    assert (gen - step) / (step - actor) == pytest.approx(log(2 / 1.25) / log(1.25 / 0.75), rel=0.01)
-
-
-def test_verdicts_differ_in_shape_as_in_colour():
-    root = drawn(build_ratio_chart(FOUND))
-    keys = [p for p in root.iter(f"{NS}path") if "glyph" in p.get("class", "")][:4]
-    shapes = {re.sub(r"[\d.]+", "", p.get("d")) for p in keys}
-    assert len(shapes) == 4
-
-
-def test_dots_tell_run_step_and_time_and_hollow_ones_that_they_do_not_count():
-    root = drawn(build_steps_chart(FOUND))
-    told = tips(root)
-    assert "before_run1 · 1: 99.00 ms, left out" in told
-    assert "before_run1 · 2: 100.0 ms" in told
-    assert "before_run1: mean 100.5 ms" in told  # 100 and 101: the first does not count
-    hollow = [p for p in root.iter(f"{NS}path") if "hollow" in (p.get("class") or "").split()]
-    assert len(hollow) == 4
-
-
-def test_the_bars_of_the_waterfall_join_and_say_their_change():
-    chart = build_waterfall_chart(comparison(change("gen", 90, 20), change("actor", 30, 40)))
-    root = drawn(chart)
-    assert "begin at 0" not in chart.caption
-    assert {"100 ms", "−70.0 ms", "+10.0 ms", "+40.0 ms", "80.0 ms"} <= set(words(root))
-    spans = {}
-    for path in root.iter(f"{NS}path"):
-        tip = path.find(f"{NS}title")
-        if tip is not None:
-            x, wide = map(float, re.match(r"M([\d.]+) [\d.]+h([\d.]+)", path.get("d")).groups())
-            spans[tip.text.split(":")[0]] = (x, x + wide)
-    left, full = spans["step, before"]
-    assert spans["gen"][1] == pytest.approx(full, abs=0.3)
-    assert spans["gen"][0] == pytest.approx(left + (full - left) * 0.3, abs=0.3)
-    assert spans["actor"][0] == pytest.approx(spans["gen"][0], abs=0.3)
-
-
-def test_an_axis_that_shows_small_changes_says_that_it_does_not_begin_at_0():
-    # 100 to 70 and back to 80: nothing below two thirds of the largest.
-    chart = build_waterfall_chart(FOUND)
-    assert "The axis does not begin at 0." in chart.caption
-    ticks = [text.text for text in drawn(chart).iter(f"{NS}text") if text.get("class") == "tick"]
-    assert ticks[0] == "70 ms"
-
-
-@settings(deadline=None)
-@given(charts(kinds=KINDS))
-def test_any_such_chart_is_drawn_within_its_frame(chart):
-    root = ET.fromstring(draw_svg_chart(chart))
-    width, height = (float(size) for size in root.get("viewBox").split()[2:])
-    for element in root.iter():
-        for x, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", element.get("d", "")):
-            assert -6 <= float(x) <= width + 6
-            assert -0.1 <= float(y) <= height + 0.1
-    text = write_report_json(Report("t", "0", sections=(Section("s", "S", charts=(chart,)),)))
-    assert write_report_json(read_report_json(text)) == text
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pictures_are_bounded(kind):
-    mark = {"intervals": (0, 0, 1, 2, 3), "strips": (0, 0, 5, 1, 1), "waterfall": (0, 0, 5, 3)}[kind]
-    chart = limit_chart(Chart("c", "C", kind, (mark,) * 3_000, ("a",), ("r",)))
-    assert (len(list_placed_marks(chart)), chart.omitted) == (MOST_MARKS, 1_000)
-
-
-def test_names_cannot_leave_their_place():
-    found = comparison(*(change(name, 5, 4 - at % 3) for at, name in enumerate(HOSTILE)))
-    for chart in build_comparison_charts(found):
-        root = drawn(chart)
-        assert {element.tag.removeprefix(NS) for element in root.iter()} <= {
-            "svg", "title", "desc", "path", "rect", "g", "text",
-        }  # fmt: skip
-        for element in root.iter():
-            assert not [name for name in element.attrib if name.startswith("on")]
-
-
-def test_every_class_of_these_pictures_has_a_style():
-    used = {
-        name
-        for chart in build_comparison_charts(FOUND)
-        for element in drawn(chart).iter()
-        for name in (element.get("class") or "").split()
-    }
-    assert {"glyph", "hollow", "within", "whisker"} <= used
-    assert {n for n in used if not re.search(rf"\.{n}\b", CSS)} <= {*KINDS, "value"}
 
 
 # The first screen

@@ -66,6 +66,7 @@ def test_parts_add_up_to_the_change_of_the_step(page, compared):
     assert addmm["low"] < addmm["difference"] < addmm["high"] < 0
     stages = {stage["title"]: stage for stage in page.head["comparison"]["stages"]}
     changes = {change.title: change for change in compared.comparison.changes}
+    assert stages["gen"]["stage"] == "gen"
     assert stages["gen"]["ratio"] == changes["gen"].ratio
     assert [stages["gen"][end] for end in ("low", "high")] == [changes["gen"].low, changes["gen"].high]
 

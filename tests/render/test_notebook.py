@@ -11,9 +11,10 @@ from render.sample_report import HOSTILE
 
 import tracekit
 from tracekit.model.errors import TracekitError
-from tracekit.model.report import Finding, Heading, Report, Section, Sheet
+from tracekit.model.report import Chart, Finding, Heading, Report, Section, Sheet
 from tracekit.render.csv import render_csv
 from tracekit.render.options import RenderOptions
+from tracekit.render.plots.strip import make_strip_html
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -70,6 +71,25 @@ def test_a_report_in_a_notebook_has_the_answer_and_every_section_folded(report):
     assert seen.count("details") == len(report.sections)
     assert "Top issues" in page.partition("<details>")[0]
     assert len(page) < 200_000
+
+
+def test_a_report_in_a_notebook_begins_with_the_strip_of_its_stages(report):
+    """Bars are as long as the stages of the step, in percent of it, in the colors of the images."""
+    page = make_strip_html(report)
+    (chart,) = (one for section in report.sections for one in section.charts if one.id == "gantt-1")
+    bars = [attrs for tag, attrs in tags(page) if tag == "span"]
+    begin, end = min(mark[2] for mark in chart.marks), max(mark[3] for mark in chart.marks)
+    widths = [float(re.search("width:([0-9.]+)%", bar["style"])[1]) for bar in bars]
+    assert widths == [pytest.approx(100 * (to - start) / (end - begin), abs=1e-3) for _, _, start, to in chart.marks]
+    assert {bar["title"].split(":")[0] for bar in bars} == set(chart.series)
+    assert report._repr_html_().startswith(f"<div>{page}")
+    assert make_strip_html(Report("t", "1")) == ""
+
+
+def test_hostile_names_make_no_element_of_a_strip():
+    chart = Chart("g", "<b>", "gantt", tuple((row, 0, 0, 5) for row in range(len(HOSTILE))), ("<i>x",), HOSTILE)
+    page = make_strip_html(Report("t", "1", sections=(Section("s", "S", charts=(chart,)),)))
+    assert {tag for tag, _ in tags(page)} == {"div", "small", "span"}
 
 
 def test_sections_findings_sheets_and_comparisons_show_themselves(report, comparison):

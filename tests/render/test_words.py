@@ -1,14 +1,11 @@
 """Words of the field are explained where they occur, and only there."""
 
-from html.parser import HTMLParser
-
 import pytest
 
 from tracekit.model.report import Finding, Metric, Report, Section
-from tracekit.render.html import render_html
 from tracekit.render.options import RenderOptions
 from tracekit.render.text import render_text
-from tracekit.render.words import MEANINGS, explain_jargon
+from tracekit.render.words import MEANINGS
 
 
 def report(claim="", label="compute"):
@@ -39,25 +36,3 @@ def test_no_line_is_wider_than_the_screen():
     assert max(map(len, shown.splitlines())) <= 60
     flat = " ".join(shown.split())
     assert all(meaning in flat for meaning in MEANINGS.values())
-
-
-class Tooltips(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag == "abbr":
-            self.found.append(dict(attrs)["title"])
-
-
-def test_a_page_has_them_as_tooltips():
-    page = Tooltips()
-    page.feed(render_html(report("24 copies H2D", "exposed comm"), RenderOptions()))
-    assert page.found == [MEANINGS["exposed comm"], MEANINGS["H2D"]]
-
-
-def test_what_stands_around_a_word_is_escaped():
-    assert explain_jargon('<b>"H2D"&').startswith("&lt;b&gt;&#34;<abbr ")
-    assert explain_jargon('<b>"H2D"&').endswith("</abbr>&#34;&amp;")
-    assert explain_jargon("<script>") == "&lt;script&gt;"

@@ -23,14 +23,17 @@ COMMAND_GROUPS = {
     "Start": ("demo", "analyze", "open", "inspect", "doctor"),
     "Compare": ("compare", "gate", "noise", "whatif"),
     "Look up": ("explain", "tables", "sql", "schema"),
-    "Connect": ("export", "log", "collect", "mcp"),
+    "Connect": ("export", "cut", "log", "collect", "mcp"),
     "Housekeeping": ("cache", "completion"),
 }
 COMMANDS = tuple(name for names in COMMAND_GROUPS.values() for name in names)
-"""Commands in help order; each is `command` in the module of its name."""
+"""Commands in help order; each is `command` in the module of its name, some in a folder."""
 
 ALIASES = {"render": "export", "top": "analyze", "diff": "compare"}
 """Names under which a command is called, too; help does not list them."""
+
+_FOLDERS = {"export": "traces", "cut": "traces"}
+"""Folders of the commands whose module is in one."""
 
 PROGRAM = "tracekit"
 COMPLETE = "_TRACEKIT_COMPLETE"
@@ -58,7 +61,8 @@ class CommandGroup(click.Group):
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tracekit.cli.commands.{cmd_name}").command
+        place = f"{_FOLDERS[cmd_name]}.{cmd_name}" if cmd_name in _FOLDERS else cmd_name
+        command: click.Command = importlib.import_module(f"tracekit.cli.commands.{place}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

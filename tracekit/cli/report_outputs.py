@@ -185,7 +185,7 @@ def write_report(report: Report, target: OutputTarget, *, top: int, verbose: boo
 
 def refuse_plots(folder: str) -> None:
     """Raise `TracekitError` if charts cannot be drawn, or not be written to `folder`."""
-    from tracekit.render.charts import images as plots
+    from tracekit.render.plots import images as plots
 
     _refuse_unusable_folder(Path(folder))
     plots.import_matplotlib()
@@ -193,7 +193,7 @@ def refuse_plots(folder: str) -> None:
 
 def write_plots(report: Report, folder: str) -> int:
     """Write the report's charts to `folder` and return their number; other files there stay."""
-    from tracekit.render.charts import images as plots
+    from tracekit.render.plots import images as plots
 
     _create_folder(Path(folder))
     count = 0

@@ -42,6 +42,7 @@ COMMAND_PAGES: Mapping[str, str] = {
     "sql": "sql",
     "schema": "agents",
     "export": "usage",
+    "cut": "usage",
     "log": "logging",
     "collect": "guides/ray",
     "mcp": "agents",

@@ -6,9 +6,7 @@ of the code. The verdict is that at equal length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +15,6 @@ from tracekit.job.run_log.counted_steps import Mask
 from tracekit.job.run_log.lengths import LEAST_STEPS_OF_TWO
 from tracekit.job.run_log.stages import PERIODIC, LoggedSteps
 from tracekit.job.run_log.values import Floats
-from tracekit.model.metrics import UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.stats.equal_length import (
     LEAST_FIT,
     EqualLengthChange,
@@ -25,10 +22,6 @@ from tracekit.model.stats.equal_length import (
     fit_at_length,
     measure_range_overlap,
 )
-from tracekit.model.tables.frame import Frame
-
-if TYPE_CHECKING:
-    from tracekit.compare.step_log import StepLog
 
 MIN_VERDICT_STEPS = 15
 """Fewest steady steps per side for a word."""
@@ -91,7 +84,7 @@ def lacks_common_length(lengths: LengthComparison | None) -> bool:
     return lengths is not None and lengths.overlap <= LEAST_OVERLAP
 
 
-def describe_lengths(lengths: LengthComparison | None) -> list[str]:
+def describe_compared_lengths(lengths: LengthComparison | None) -> list[str]:
     """Describe at which length two logs are compared, and how far their lengths overlap."""
     if lengths is None or lengths.base_tokens == lengths.opt_tokens:
         return []
@@ -210,27 +203,26 @@ def _count_log_samples(steps: LoggedSteps) -> float | None:
     return float(np.median(tokens / (prompt + answer)))
 
 
-def equalize_logs(base: Sequence[StepLog], opt: Sequence[StepLog]) -> tuple[tuple[StepLog, ...], tuple[StepLog, ...]]:
-    """Convert the times of all logs to the mean length of both sides; unchanged unless each log has lengths that vary.
+Correction = Mapping[tuple[int, str | None], float]
+"""Nanoseconds by step number and stage (None: the step) that a time exceeds that at the compared length."""
 
-    Steps that do not count keep their times, and the counts of tokens are dropped: they no longer belong to the times.
+
+def compute_length_corrections(logs: Sequence[LoggedSteps | None]) -> tuple[Correction, ...]:
+    """Compute how far the times of each log exceed those at the mean length of all.
+
+    Empty unless each log has lengths, and they vary.
     """
-    logs = [log.logged for log in (*base, *opt)]
-    lengths = [_get_token_counts(steps) for steps in logs if steps is not None]
-    known = [counts for counts in lengths if counts is not None]
-    if len(known) < len(logs) or not known:
-        return tuple(base), tuple(opt)
-    pooled = np.concatenate(known)
+    known = [steps for steps in logs if steps is not None]
+    lengths = [counts for steps in known if (counts := _get_token_counts(steps)) is not None]
+    if not lengths or len(lengths) < len(logs):
+        return ()
+    pooled = np.concatenate(lengths)
     if float(pooled.std()) <= LEAST_VARIATION * float(pooled.mean()):
-        return tuple(base), tuple(opt)
-    both = [steps for steps in logs if steps is not None]
-    fewest = min(steps.counted.steady_count for steps in both)
-    parts = [_choose_covariates(steps, steps.counted.steady, None, fewest) for steps in both]
+        return ()
+    fewest = min(steps.counted.steady_count for steps in known)
+    parts = [_choose_covariates(steps, steps.counted.steady, None, fewest) for steps in known]
     at = np.concatenate([part for part in parts if part is not None]).mean(axis=0)
-    return (
-        tuple(_equalize_log(log, at, fewest) for log in base),
-        tuple(_equalize_log(log, at, fewest) for log in opt),
-    )
+    return tuple(_compute_log_corrections(steps, at, fewest) for steps in known)
 
 
 def _get_token_counts(steps: LoggedSteps) -> Floats | None:
@@ -239,28 +231,16 @@ def _get_token_counts(steps: LoggedSteps) -> Floats | None:
     return counts if counts is not None and np.isfinite(counts).all() else None
 
 
-def _equalize_log(log: StepLog, at: Floats, fewest: int) -> StepLog:
-    """Convert the times of one log to the length `at`."""
-    steps = log.logged
-    if steps is None:
-        return log
+def _compute_log_corrections(steps: LoggedSteps, at: Floats, fewest: int) -> Correction:
+    """Compute how far the times of one log exceed those at the length `at`."""
     more: dict[tuple[int, str | None], float] = {}
     for stage in (None, *_list_common_stages(steps, steps)):
         seconds = _get_seconds(steps, stage)
         x = _choose_covariates(steps, steps.counted.steady, stage, fewest)
         if seconds is None or x is None or stage in _FIXED:
             continue
-        fit = fit_at_length(x, seconds, at[: x.shape[1]])
-        away = (x - at[: x.shape[1]]) @ np.array(fit.slopes)
+        length = at[: x.shape[1]]
+        away = (x - length) @ np.array(fit_at_length(x, seconds, length).slopes)
         numbers = steps.log.step[steps.counted.steady].tolist()
         more |= {(number, stage): float(ns) for number, ns in zip(numbers, away * 1e9, strict=True)}
-    return replace(log, recorded=_subtract_from_values(log.recorded, more), is_equalized=True)
-
-
-def _subtract_from_values(recorded: Frame, more: dict[tuple[int, str | None], float]) -> Frame:
-    """Subtract times from the recorded times of steps and stages; drop the counts of work and the values that would be negative."""
-    is_time = recorded.is_in("name", (UNPROFILED, UNPROFILED_STAGE))
-    recorded = recorded.filter(is_time)
-    keys = zip(recorded.values("step"), recorded.values("stage"), strict=True)
-    value = recorded.number("value") - np.array([more.get(key, 0.0) for key in keys])
-    return recorded.with_columns(value=value).filter(value > 0)
+    return more

@@ -33,7 +33,7 @@ from tracekit.compare.differences import (
     list_confounder_warnings,
     list_side_differences,
 )
-from tracekit.compare.equal_length import compare_lengths, describe_lengths, lacks_common_length
+from tracekit.compare.equal_length import compare_lengths, describe_compared_lengths, lacks_common_length
 from tracekit.compare.gates.outcomes import apply_gate_rules
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel
 from tracekit.compare.noise import check_noise_fits
@@ -114,12 +114,10 @@ def _compare_step_sides(
     base: ComparedSide, opt: ComparedSide, key: Key, memory: MemoryChange | None, choices: ComparisonChoices
 ) -> Comparison:
     """Compare two sides that both have steps, or the unit `key` in their place."""
-    unlike = tuple(list_side_differences(base, opt))
     lengths = _compare_side_lengths(base, opt, choices)
-    if lengths is not None:
-        unlike = (*unlike, *lengths.differences)
+    unlike = _list_all_differences(base, opt, lengths)
     blocked = has_blocking_difference(unlike) and not choices.force
-    unequal = (has_uneven_work(unlike) or lacks_common_length(lengths)) and not choices.force
+    unequal = _has_unequal_work(unlike, lengths) and not choices.force
     choices, choice_notes = _drop_unusable_choices(choices, base, opt)
     metrics = tuple(_withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked, uneven=unequal))
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
@@ -135,7 +133,7 @@ def _compare_step_sides(
             effect = judgement.effect or choices.min_effect
             needed = recommend_recording(ratio, judgement, effect, treat_steps_as_runs=choices.assume_independent_steps)
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
-    warnings[:0] = describe_lengths(lengths)
+    warnings[:0] = describe_compared_lengths(lengths)
     warnings += choice_notes
     if not blocked and not unequal:
         warnings += _describe_without_odd_run(base, opt, key, choices)
@@ -167,6 +165,18 @@ def _compare_step_sides(
         memory=memory,
         lengths=lengths,
     )
+
+
+def _list_all_differences(
+    base: ComparedSide, opt: ComparedSide, lengths: LengthComparison | None
+) -> tuple[Difference, ...]:
+    """List the differences of two sides, and those of their logs."""
+    return (*list_side_differences(base, opt), *(lengths.differences if lengths is not None else ()))
+
+
+def _has_unequal_work(unlike: tuple[Difference, ...], lengths: LengthComparison | None) -> bool:
+    """Check whether the steps of both sides do different work, or have hardly a common length."""
+    return has_uneven_work(unlike) or lacks_common_length(lengths)
 
 
 def _compare_side_lengths(base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices) -> LengthComparison | None:

@@ -16,8 +16,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracekit.compare.comparison import ProfilerOverhead
-from tracekit.compare.equal_length import equalize_logs
+from tracekit.compare.equal_length import Correction, compute_length_corrections
 from tracekit.compare.sides import (
     ComparedSide,
     average_runs,
@@ -232,7 +234,7 @@ def add_step_logs(
     Raises `TracekitError` if no step of a side's logs is left. The first step of a log, which includes start-up,
     and profiled steps are excluded; `drop_first` sets the number of first steps.
     """
-    base_logs, opt_logs = equalize_logs(base_logs, opt_logs)
+    base_logs, opt_logs = _equalize_logs(base_logs, opt_logs)
     before, after = (_build_logged_side(base_logs, drop_first), _build_logged_side(opt_logs, drop_first))
     profiled = _collect_metric_stages(base.samples, STAGE_TIME) | _collect_metric_stages(opt.samples, STAGE_TIME)
     stages = set()
@@ -245,6 +247,26 @@ def add_step_logs(
         _add_logged_metrics(base, before, stages, _select_metrics(base_rates, opt_rates)),
         _add_logged_metrics(opt, after, stages, _select_metrics(opt_rates, base_rates)),
     )
+
+
+def _equalize_logs(base: Sequence[StepLog], opt: Sequence[StepLog]) -> tuple[Sequence[StepLog], Sequence[StepLog]]:
+    """Convert the times of all logs to the mean length of both sides; unchanged unless each log has lengths that vary."""
+    corrections = compute_length_corrections([log.logged for log in (*base, *opt)])
+    if not corrections:
+        return base, opt
+    logs = [_equalize_log(log, more) for log, more in zip((*base, *opt), corrections, strict=True)]
+    return logs[: len(base)], logs[len(base) :]
+
+
+def _equalize_log(log: StepLog, more: Correction) -> StepLog:
+    """Subtract what length adds to the times of one log.
+
+    The counts of work are dropped: they no longer belong to the times.
+    """
+    recorded = log.recorded.filter(log.recorded.is_in("name", (UNPROFILED, UNPROFILED_STAGE)))
+    keys = zip(recorded.values("step"), recorded.values("stage"), strict=True)
+    value = recorded.number("value") - np.array([more.get(key, 0.0) for key in keys])
+    return replace(log, recorded=recorded.with_columns(value=value).filter(value > 0), is_equalized=True)
 
 
 def _select_metrics(metrics: Mapping[Key, MetricSamples], keys: Container[Key]) -> dict[Key, MetricSamples]:

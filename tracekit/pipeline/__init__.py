@@ -1,4 +1,4 @@
-"""The Python API: `analyze` one profile, `measure` it without judging, `compare` two sides."""
+"""The Python API: `analyze` one profile, `measure` it without judging, `compare` two sides, `cut` a part."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tracekit.pipeline.options import parse_options
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.trace import Measurements
+    from tracekit.pipeline.timeline.cutting.search import CutResult
 
 Numbers = str | int | Iterable[int] | None
 """Ranks or steps: a range such as "0-3,7", a number, or several; None means all."""
 
-__all__ = ["analyze", "compare", "measure", "whatif"]
+__all__ = ["analyze", "compare", "cut", "measure", "whatif"]
 
 
 def analyze(  # noqa: PLR0913 - one per option
@@ -167,6 +168,34 @@ def compare(  # noqa: PLR0913 - one per option
     }
     options = parse_options(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison
+
+
+def cut(  # noqa: PLR0913 - one per option
+    path: str | Path | Sequence[str | Path],
+    target: str | Path,
+    *,
+    finding: int | str | None = None,
+    time_range: str | None = None,
+    anonymize: bool = False,
+    ranks: Numbers = None,
+    exclude: str | Sequence[str] = (),
+    jobs: int | None = None,
+    cache: bool = True,
+) -> CutResult:
+    """Write the smallest trace at `path` that still shows a finding to `target`, a file, or a folder for several ranks.
+
+    `finding` is the number of a finding in the report, or its rule. `time_range` cuts a time instead: "12ms:40ms", or
+    "step 3". `anonymize` replaces names that are not public by placeholders. Inputs are never changed.
+    Raises `TracekitError` if the report lacks the finding, or if no part of the profile shows it.
+    """
+    from tracekit.pipeline.timeline.cutting.search import cut_profile
+    from tracekit.pipeline.timeline.time_ranges import parse_time_range
+
+    asked = None if time_range is None else parse_time_range(time_range)
+    options = parse_options({"ranks": ranks, "exclude": exclude, "jobs": jobs, "cache": cache})
+    return cut_profile(
+        list_paths(path), target, finding=finding, time_range=asked, anonymize=anonymize, options=options
+    )
 
 
 def whatif(

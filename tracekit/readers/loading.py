@@ -178,7 +178,9 @@ def _sniff_profile(path: Path) -> Sniffed:
             return Sniffed(None, "nsys", foreign.explain_compressed_nsys(form), certain=True)
         if reader.name == "nsys":
             return _sniff_sqlite_file(path)
-        return Sniffed(reader.name, reader.tool)
+        # An engine that starts in the driver's process prints before the first step.
+        is_training = reader.name == "engine_log" and _is_long_training_log(path)
+        return Sniffed("driver_log" if is_training else reader.name, reader.tool)
     return _sniff_below_head(path, problem)
 
 

@@ -227,7 +227,7 @@ def _parse_dataclass(value: object, kind: Any, where: str) -> Any:
 
 def _refuse_undrawable_chart(chart: Chart, where: str) -> None:
     """Raise if the chart cannot be drawn."""
-    from tracekit.render.charts.kinds import find_chart_problem
+    from tracekit.render.plots.marks import find_chart_problem
 
     flaw = find_chart_problem(chart)
     if flaw:

@@ -1,4 +1,4 @@
-"""Display of results at a prompt or in a notebook: one line of text, or HTML with folded sections."""
+"""Display of results at a prompt or in a notebook: one line of text, or HTML with a strip of stages and folded sections."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import make_grid
 from tracekit.render.options import RenderOptions
+from tracekit.render.plots.strip import make_strip_html
 from tracekit.render.text import render_text
 
 WIDTH, ROWS, LINE = 110, 20, 160
@@ -37,7 +38,7 @@ def make_notebook_html(thing: Any) -> str:
     answer = render_text(report, RenderOptions(width=WIDTH))
     assert isinstance(answer, str), "text is text"
     folded = [_fold_section(section) for section in report.sections]
-    return f"<div>{_make_pre_block([answer.rstrip()])}{''.join(folded)}</div>"
+    return f"<div>{make_strip_html(report)}{_make_pre_block([answer.rstrip()])}{''.join(folded)}</div>"
 
 
 # One line

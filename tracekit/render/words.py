@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 MEANINGS: Mapping[str, str] = {
     "exposed comm": "communication not overlapped with compute",
@@ -31,15 +27,3 @@ def list_glossary_entries(text: str) -> list[str]:
     """
     found = set(_WORD.findall(" ".join(text.split())))
     return [f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in found]
-
-
-def explain_jargon(text: str) -> Markup:
-    """Escape text for HTML, with the meaning of each glossary word as a tooltip."""
-    from markupsafe import Markup, escape
-
-    pieces = _WORD.split(text)
-    shown = [escape(piece) for piece in pieces]
-    for place in range(1, len(pieces), 2):
-        tooltip = Markup('<abbr title="{}">{}</abbr>')
-        shown[place] = tooltip.format(MEANINGS[pieces[place]], pieces[place])
-    return Markup().join(shown)

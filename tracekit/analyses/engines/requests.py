@@ -154,6 +154,8 @@ def _draw_distribution(times: RequestTimes, number: int) -> Chart:
     """Draw the distribution of the total time, stacked by the largest part of each request."""
     names = [name for name in PARTS if name in times.parts]
     largest = np.argmax([times.parts[name] for name in names], axis=0)
+    names = [name for place, name in enumerate(names) if (largest == place).any()]
+    largest = np.unique(largest, return_inverse=True)[1]
     edges = np.linspace(0, float(times.total_ns.max()), BINS + 1)
     marks = []
     for place in range(len(names)):

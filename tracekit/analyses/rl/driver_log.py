@@ -172,13 +172,13 @@ def _list_driver_log_caveats(measured: Measurements, units: Frame) -> list[str]:
     for run, log in known_logs.items():
         others = [source for source in unused if _contradicts_log(logged, run, log.source, source)]
         if others:
-            message = f"{len(others)} of these logs have other values than {log.source} in the same steps"
+            message = f"{len(others)} logs have other values than {log.source} in the same steps"
             caveats.append(f"{message}: they are not copies{phrase_run(measured, run)}")
     return caveats
 
 
 def _contradicts_log(logged: Frame, run: str, source: str, other: str) -> bool:
-    """Check whether two logs of a run differ in one of the first values that both have.
+    """Check whether two logs of a run differ in one of the first values that both contain.
 
     Consoles of old versions print three decimals, and event files have floats of 32 bits.
     """

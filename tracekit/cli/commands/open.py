@@ -34,7 +34,7 @@ def command(*, paths: tuple[str, ...], options: Options, quiet: bool, verbose: b
 
     PATH is anything that `tracekit export` accepts, or an existing page. Without a display, only the path is printed.
     """
-    from tracekit.cli.commands import export
+    from tracekit.cli.commands.traces import export
 
     status, page = 0, Path(paths[0])
     if len(paths) > 1 or not (page.is_file() and page.suffix.lower() in _PAGE_SUFFIXES):

@@ -73,11 +73,11 @@ def list_request_times(measured: Measurements) -> list[RequestTimes]:
 
 def _make_request_times(measured: Measurements) -> list[RequestTimes]:
     rows = measured.frame("request_times")
-    made = (_measure_source(of_source) for of_source in rows.group_by("run", "source").frames())
+    made = (_measure_units(of_source) for of_source in rows.group_by("run", "source").frames())
     return [times for times in made if times is not None]
 
 
-def _measure_source(rows: Frame) -> RequestTimes | None:
+def _measure_units(rows: Frame) -> RequestTimes | None:
     """Measure the units of one source: agents' runs if any run has a tool, otherwise requests."""
     requests = rows.filter(rows.equals("kind", "request"))
     if not len(requests):

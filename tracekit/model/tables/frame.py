@@ -83,7 +83,8 @@ class Frame:
         """Return a column as Python values, None where one is missing."""
         array = self.columns[name]
         if isinstance(array, Coded):
-            return [(*array.texts, None)[code] for code in array.codes.tolist()]
+            texts_or_none = (*array.texts, None)
+            return [texts_or_none[code] for code in array.codes.tolist()]
         values: list[Any] = (array.values if isinstance(array, Nullable) else array).tolist()
         for place in np.flatnonzero(is_missing(array)).tolist():
             values[place] = None

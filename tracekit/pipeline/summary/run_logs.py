@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.job.frames import phrase_run
+from tracekit.job.frames import COUNTED_ANEW, phrase_run
+from tracekit.job.run_log.counted_steps import Mask
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
+from tracekit.job.stages.matrix import list_units_with_cells
+from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.report import Metric, Section, Sheet
+from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 
@@ -27,7 +31,10 @@ def describe_run_logs(measured: Measurements) -> str:
     texts = [_describe_run_log(measured, steps, several=len(logs) > 1) for steps in logs[:MOST_DESCRIBED]]
     if len(logs) > MOST_DESCRIBED:
         texts.append(f"{len(logs) - MOST_DESCRIBED} more")
-    return f"read as {choose_plural(len(logs), 'a driver' + chr(39) + 's log', 'drivers' + chr(39) + ' logs')}: {'; '.join(texts)}"
+    if not has_only_run_logs(measured):
+        return f"driver's log: {'; '.join(texts)}"
+    whose = choose_plural(len(logs), "a driver's log", "drivers' logs")
+    return f"read as {whose}: {'; '.join(texts)}"
 
 
 def _describe_run_log(measured: Measurements, steps: LoggedSteps, *, several: bool) -> str:
@@ -65,6 +72,64 @@ def measure_run_log_headline(measured: Measurements) -> tuple[Metric, ...]:
         if mfu is not None and (known := mfu[(mfu > 0) & (mfu <= 1)]).size:
             metrics.append(Metric("actor_mfu", float(np.median(known)), "ratio", "higher", label=f"actor MFU{where}"))
     return tuple(metrics)
+
+
+LEAST_LOGGED_SHARE = 0.01
+"""Smallest share of the driver's step for a stage that no trace has."""
+
+
+def measure_driver_step(measured: Measurements) -> tuple[Metric, ...]:
+    """Measure the driver's step next to that of the traces: mean of the steps that both have."""
+    metrics = []
+    for steps in list_logged_steps(measured)[:MOST_DESCRIBED]:
+        shared = _find_profiled_rows(measured, steps)
+        if shared.any():
+            where = phrase_run(measured, steps.log.run)
+            label = f"driver's step{where}"
+            metrics.append(Metric("driver_step", float(steps.step_s[shared].mean()) * 1e9, "ns", "lower", label=label))
+    return tuple(metrics)
+
+
+def _find_profiled_rows(measured: Measurements, steps: LoggedSteps) -> Mask:
+    """Find the rows of a log whose steps were recorded under the same number."""
+    units = list_units_with_cells(measured)
+    units = units.filter(units.equals("run", steps.log.run) & ~units.is_in("origin", COUNTED_ANEW))
+    return np.isin(steps.log.step, units.integers("step", missing=-1))
+
+
+def append_log_only_stages(measured: Measurements, stages: Frame) -> Frame:
+    """Append the stages that only the driver's log has, in the steps that were recorded; their other cells are unknown."""
+    logged = _list_log_only_stages(measured, stages)
+    if not len(logged):
+        return stages
+    shown = {*STAGE_KEY, *logged.columns, "busy_ratio", "ranks", "slowest"}
+    names = [name for name in stages.columns if name in shown]
+    rows = [tuple(row.values()) for row in stages.select(*names).rows()]
+    rows += [tuple(row.get(name) for name in names) for row in logged.rows()]
+    return from_rows(names, rows)
+
+
+def _list_log_only_stages(measured: Measurements, stages: Frame) -> Frame:
+    """List the stages that only the log has: run, canonical, wall_ns, share_ratio, spread_ns.
+
+    They take at least 1 % of the driver's step. `stages` are those of the traces.
+    """
+    rows: list[tuple[str | None, str, float, float, float]] = []
+    for steps in list_logged_steps(measured):
+        shared = _find_profiled_rows(measured, steps)
+        traced = set(stages.filter(stages.equals("run", steps.log.run)).values("canonical"))
+        if not shared.any() or not traced:
+            continue
+        step_s = float(steps.step_s[shared].mean())
+        for stage in steps.stages:
+            known = stage.seconds[shared & (stage.seconds > 0)]
+            if stage.where != "inside" or stage.canonical in traced or not len(known):
+                continue
+            spread_s = float(known.sum()) / int(shared.sum())
+            if spread_s >= LEAST_LOGGED_SHARE * step_s:
+                name = f"{stage.canonical} (driver's log)"
+                rows.append((steps.log.run, name, float(known.mean()) * 1e9, spread_s / step_s, spread_s * 1e9))
+    return from_rows(("run", "canonical", "wall_ns", "share_ratio", "spread_ns"), rows)
 
 
 def pick_run_log_table(sections: Sequence[Section]) -> Sheet | None:

@@ -45,7 +45,13 @@ from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
-from tracekit.pipeline.summary.run_logs import describe_run_logs, has_only_run_logs, measure_run_log_headline
+from tracekit.pipeline.summary.run_logs import (
+    append_log_only_stages,
+    describe_run_logs,
+    has_only_run_logs,
+    measure_driver_step,
+    measure_run_log_headline,
+)
 
 T = TypeVar("T")
 
@@ -231,6 +237,7 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
         return step
     return (
         *step,
+        *_label_partial_metrics(measured, measure_driver_step),
         *_label_partial_metrics(measured, _measure_gpu_shares),
         *_label_partial_metrics(measured, measure_host_shares),
         *_label_partial_metrics(measured, _measure_outside_stages),
@@ -422,6 +429,7 @@ def _make_stage_sheet(measured: Measurements) -> Sheet | None:
         names = [slowest.get((row["run"], row["role"], row["canonical"])) for row in stages.rows(*STAGE_KEY)]
         stages = stages.with_columns(slowest=texts(names))
         headings.append(_SLOWEST_RANK_HEADING)
+    stages = _evaluate_sound_part(measured, lambda whom: append_log_only_stages(whom, stages), stages)
     stages = stages.sort("spread_ns", descending=["spread_ns"])
     caption = describe_periodic_stages(measured)
     return make_sheet("overview", "Where the step goes", headings, stages, caption=caption)

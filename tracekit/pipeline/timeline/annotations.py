@@ -18,6 +18,7 @@ from tracekit.model.units import format_quantity
 from tracekit.pipeline.timeline.arguments import quote_json
 from tracekit.pipeline.timeline.lanes import LEAD_NS, NOTES, Lane, TimelinePlan, find_lane, index_lanes
 from tracekit.pipeline.timeline.rows import format_micros, name_track
+from tracekit.pipeline.timeline.window import DrawnWindow
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,7 +44,7 @@ class Annotations:
 
 
 @dataclass(frozen=True, slots=True)
-class _DrawnWindows:
+class DrawnStages:
     """Steps and stages on the timeline: process (number), source, step, name, begin, end."""
 
     steps: Frame
@@ -51,33 +52,51 @@ class _DrawnWindows:
     end_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Canvas:
+    """The counts of drawn and omitted rows, and the part of the timeline that is drawn (None: all)."""
+
+    tally: Counter[str]
+    window: DrawnWindow | None
+
+    def touches(self, begin: Ints, length: Ints) -> npt.NDArray[np.bool_]:
+        """Mark the intervals that are drawn, at least in part."""
+        if self.window is None:
+            return np.ones(len(begin), np.bool_)
+        return self.window.touches(begin, length)
+
+
 def annotate_timeline(
-    measured: Measurements, report: Report, plan: TimelinePlan, path: Frame | None = None
+    measured: Measurements,
+    report: Report,
+    plan: TimelinePlan,
+    path: Frame | None = None,
+    window: DrawnWindow | None = None,
 ) -> Annotations:
     """Draw the steps, stages and findings of every process, and the pieces of the critical path, as tracks above it.
 
     A finding is drawn at its places, on the ranks they name: at their time, else during their stage, else their step.
-    A finding without a place spans the whole timeline, on its own track. `path` is that of `ledger.list_path_pieces`.
+    A finding without a place spans the whole timeline, on its own track. Intervals are clipped to the `window`. `path` is that of `ledger.list_path_pieces`.
     """
-    drawn = _list_drawn_windows(measured, plan)
-    tally: Counter[str] = Counter()
+    drawn = list_drawn_windows(measured, plan)
+    canvas = _Canvas(Counter(), window)
     pieces: list[str] = []
     for lane in plan.processes():
         pid = lane.pid(NOTES)
         pieces.append(name_track(pid, f"{lane.name} · steps, stages, findings", pid))
         tracks = (drawn.steps, _STEPS, "steps"), (drawn.stages, _STAGES, "stages")
         for frame, first, what in tracks:
-            rows = frame.filter(frame["process"] == lane.number)
-            tally["omitted"] += max(len(rows) - MAX_LANE_RANGES, 0)
+            rows = frame.filter((frame["process"] == lane.number) & canvas.touches(frame["begin"], frame["length"]))
+            canvas.tally["omitted"] += max(len(rows) - MAX_LANE_RANGES, 0)
             rows = rows.sort("length", descending=["length"]).head(MAX_LANE_RANGES)
-            pieces += _draw_ranges(rows.sort("begin"), pid, first, what, tally)
+            pieces += _draw_ranges(rows.sort("begin"), pid, first, what, canvas)
     if path is not None and len(path):
-        pieces += _draw_critical_path(path, plan, tally)
-    pieces += _draw_findings(report.findings, plan, drawn, tally)
-    return Annotations("".join(pieces), tally["rows"], tally["omitted"])
+        pieces += _draw_critical_path(path, plan, canvas)
+    pieces += _draw_findings(report.findings, plan, drawn, canvas)
+    return Annotations("".join(pieces), canvas.tally["rows"], canvas.tally["omitted"])
 
 
-def _list_drawn_windows(measured: Measurements, plan: TimelinePlan) -> _DrawnWindows:
+def list_drawn_windows(measured: Measurements, plan: TimelinePlan) -> DrawnStages:
     """List the steps and stages with timeline times, and the end of the timeline."""
     lanes = plan.of_source()
     steps, stages = measured.frame("steps"), list_stage_ranges(measured)
@@ -86,7 +105,7 @@ def _list_drawn_windows(measured: Measurements, plan: TimelinePlan) -> _DrawnWin
     stages = _shift_windows(stages.with_columns(name=stages["canonical"]), lanes)
     captures = _shift_windows(measured.frame("captures"), lanes)
     ends = np.concatenate([steps["end"], stages["end"], captures["end"]])
-    return _DrawnWindows(steps, stages, int(ends.max()) if len(ends) else 1)
+    return DrawnStages(steps, stages, int(ends.max()) if len(ends) else 1)
 
 
 def _shift_windows(rows: Frame, lanes: Mapping[str, tuple[Lane, ...]]) -> Frame:
@@ -109,7 +128,7 @@ def _shift_windows(rows: Frame, lanes: Mapping[str, tuple[Lane, ...]]) -> Frame:
 # Tracks
 
 
-def _draw_ranges(rows: Frame, pid: int, first: int, what: str, tally: Counter[str]) -> Iterator[str]:
+def _draw_ranges(rows: Frame, pid: int, first: int, what: str, canvas: _Canvas) -> Iterator[str]:
     """Draw the steps or stages of a process; overlapping ones go on several tracks."""
     if not len(rows):
         return
@@ -123,7 +142,7 @@ def _draw_ranges(rows: Frame, pid: int, first: int, what: str, tally: Counter[st
     for tid in sorted(set(cells)):
         yield name_track(pid, what, tid, what="thread", tid=tid)
     args = ["{}" if step is None else f'{{"step":{step}}}' for step in rows.values("step")]
-    yield _draw_slices(pid, cells, rows.values("name"), rows["begin"], rows["length"], args, tally)
+    yield _draw_slices(pid, cells, rows.values("name"), rows["begin"], rows["length"], args, canvas)
 
 
 def _draw_slices(
@@ -133,10 +152,14 @@ def _draw_slices(
     begin: Ints,
     length: Ints,
     args: Sequence[str],
-    tally: Counter[str],
+    canvas: _Canvas,
 ) -> str:
-    """Format intervals as trace events."""
-    tally["rows"] += len(names)
+    """Format intervals as trace events, clipped to the window."""
+    if canvas.window is not None:
+        end = np.minimum(begin + length, canvas.window.end_ns)
+        begin = np.maximum(begin, canvas.window.start_ns)
+        length = np.maximum(end - begin, 0)
+    canvas.tally["rows"] += len(names)
     quoted = [quote_json(name) for name in names]
     cells = zip(quoted, tids, format_micros(begin), format_micros(length), args, strict=True)
     head = f',\n{{"ph":"X","cat":"{ANNOTATION_CATEGORY}","pid":{pid},'
@@ -146,9 +169,10 @@ def _draw_slices(
 # Critical path
 
 
-def _draw_critical_path(path: Frame, plan: TimelinePlan, tally: Counter[str]) -> Iterator[str]:
+def _draw_critical_path(path: Frame, plan: TimelinePlan, canvas: _Canvas) -> Iterator[str]:
     """Draw the pieces of the critical path in their processes, with arrows where it moves to another process."""
     pieces = _shift_windows(path, plan.of_source()).sort("begin")
+    pieces = pieces.filter(canvas.touches(pieces["begin"], pieces["length"]))
     number_of = index_lanes(plan.lanes)
     pids = np.array([number_of[number].pid(NOTES) for number in pieces.values("process")], np.int64)
     names = [name or kind for name, kind in zip(pieces.values("name"), pieces.values("kind"), strict=True)]
@@ -158,8 +182,11 @@ def _draw_critical_path(path: Frame, plan: TimelinePlan, tally: Counter[str]) ->
         yield name_track(pid, "critical path", _PATH, what="thread", tid=_PATH)
         chosen = pieces.take(rows)
         texts_of = [names[row] for row in rows.tolist()], [args[row] for row in rows.tolist()]
-        yield _draw_slices(pid, [_PATH] * len(rows), texts_of[0], chosen["begin"], chosen["length"], texts_of[1], tally)
-    yield _draw_moves(pids, pieces["begin"], pieces["end"])
+        yield _draw_slices(
+            pid, [_PATH] * len(rows), texts_of[0], chosen["begin"], chosen["length"], texts_of[1], canvas
+        )
+    ends = pieces["end"] if canvas.window is None else np.minimum(pieces["end"], canvas.window.end_ns)
+    yield _draw_moves(pids, np.maximum(pieces["begin"], canvas.window.start_ns if canvas.window else 0), ends)
 
 
 def _draw_moves(pids: Ints, begin: Ints, end: Ints) -> str:
@@ -183,7 +210,7 @@ def _draw_moves(pids: Ints, begin: Ints, end: Ints) -> str:
 
 
 def _draw_findings(
-    findings: Sequence[Finding], plan: TimelinePlan, drawn: _DrawnWindows, tally: Counter[str]
+    findings: Sequence[Finding], plan: TimelinePlan, drawn: DrawnStages, canvas: _Canvas
 ) -> Iterator[str]:
     """Draw every finding on its own track, in each process where it is."""
     by_number = index_lanes(plan.lanes)
@@ -200,13 +227,17 @@ def _draw_findings(
             bounds = np.array(pairs, np.int64)
             covered = merge_intervals(bounds[:, 0], np.maximum(bounds[:, 1], bounds[:, 0] + 1))
             starts, lengths = covered.start, covered.end - covered.start
+            is_drawn = canvas.touches(starts, lengths)
+            starts, lengths = starts[is_drawn], lengths[is_drawn]
+            if not len(starts):
+                continue
             largest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_FINDING_MARKS])
-            tally["omitted"] += len(starts) - len(largest)
+            canvas.tally["omitted"] += len(starts) - len(largest)
             pid = by_number[process].pid(NOTES)
             yield name_track(pid, f"finding {finding.rule}", tid, what="thread", tid=tid)
             count = len(largest)
             rows = [tid] * count, names * count, starts[largest], lengths[largest], args * count
-            yield _draw_slices(pid, *rows, tally)
+            yield _draw_slices(pid, *rows, canvas)
         if not bounds_of:
             if is_first:
                 yield name_track(_WHOLE_RUN_PID, "findings of the whole run", 0)
@@ -214,10 +245,10 @@ def _draw_findings(
             yield name_track(_WHOLE_RUN_PID, f"finding {finding.rule}", tid, what="thread", tid=tid)
             starts = np.array([LEAD_NS], np.int64)
             lengths = np.array([max(drawn.end_ns - LEAD_NS, 1)], np.int64)
-            yield _draw_slices(_WHOLE_RUN_PID, [tid], names, starts, lengths, args, tally)
+            yield _draw_slices(_WHOLE_RUN_PID, [tid], names, starts, lengths, args, canvas)
 
 
-def _find_place_intervals(place: Place, plan: TimelinePlan, drawn: _DrawnWindows) -> Iterator[tuple[int, int, int]]:
+def _find_place_intervals(place: Place, plan: TimelinePlan, drawn: DrawnStages) -> Iterator[tuple[int, int, int]]:
     """Find the intervals of a place as (process, begin, end); empty if the place is not in the timeline."""
     lanes = [lane for lane in plan.lanes if _is_place_in_lane(place, lane)]
     if place.start_ns is not None:

@@ -27,9 +27,11 @@ from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.replaying import replay_measured
-from tracekit.pipeline.timeline.annotations import Annotations, annotate_timeline
-from tracekit.pipeline.timeline.lanes import Lane, TimelinePlan, find_lane, plan_timeline
+from tracekit.pipeline.timeline.annotations import Annotations, annotate_timeline, list_drawn_windows
+from tracekit.pipeline.timeline.lanes import LEAD_NS, Lane, TimelinePlan, find_lane, plan_timeline
 from tracekit.pipeline.timeline.rows import format_trace
+from tracekit.pipeline.timeline.time_ranges import TimeRange
+from tracekit.pipeline.timeline.window import DrawnWindow, resolve_time_range
 from tracekit.replay.ledger import list_path_pieces
 
 COPY_BYTES = 2**20
@@ -62,11 +64,12 @@ def export_timeline(
     python: bool = False,
     correct_clocks: bool = True,
     critical_path: bool = False,
+    time_range: TimeRange | None = None,
 ) -> ExportedTimeline:
     """Merge all traces of `paths` into one file `target` (gzip if it ends in .gz), and return its contents.
 
     Reads the traces twice: to judge them, which gives clock corrections and findings, and to write them. `python` keeps
-    Python functions; `critical_path` draws the critical path of the run. Raises `TracekitError` if no source can be read, or the file cannot be written.
+    Python functions; `critical_path` draws the critical path of the run. `time_range` limits the file to a part of the time. Raises `TracekitError` if no source can be read, or the file cannot be written.
     """
     target = Path(target)
     check_writable(target)
@@ -81,12 +84,16 @@ def export_timeline(
     if critical_path:
         replay = replay_measured(measured, options)
         path = list_path_pieces(replay.job, replay.steps)
-    annotations = annotate_timeline(measured, report, where, path)
+    window = None
+    if time_range is not None:
+        drawn = list_drawn_windows(measured, where)
+        window = resolve_time_range(time_range, drawn.steps, drawn.end_ns)
+    annotations = annotate_timeline(measured, report, where, path, window)
     among = _is_target_among_inputs(target, discovery)
     with contextlib.ExitStack() as stack:
         with explain_write_errors(target):
             folder = stack.enter_context(_make_parts_folder(target))
-        outcomes = _write_parts(discovery, where, folder, target, options, python=python)
+        outcomes = _write_parts(discovery, where, folder, target, options, python=python, window=window)
         counts: Counter[str] = Counter()
         parts: list[Path] = []
         failures = list(measured.failures)
@@ -100,7 +107,7 @@ def export_timeline(
             parts.append(folder / name)
         if not parts:
             raise TracekitError(f"no trace could be written out: {failures[0].problem}", failures[0].hint)
-        pieces = _join_parts(where, annotations, parts, discovery.title, compressed=_is_gzip_target(target))
+        pieces = _join_parts(where, annotations, window, parts, discovery.title, compressed=_is_gzip_target(target))
         write_atomically(target, pieces)
     return ExportedTimeline(counts, where.lanes, annotations, where.apart, _drop_repeated_failures(failures), among)
 
@@ -114,7 +121,14 @@ class UnwrittenPart:
 
 
 def _write_parts(
-    discovery: Discovery, where: TimelinePlan, folder: Path, target: Path, options: Options, *, python: bool
+    discovery: Discovery,
+    where: TimelinePlan,
+    folder: Path,
+    target: Path,
+    options: Options,
+    *,
+    python: bool,
+    window: DrawnWindow | None,
 ) -> Iterator[tuple[str, Mapping[str, int] | Failure | UnwrittenPart]]:
     """Write every source in order, and yield (name of its part, rows by table or its failure)."""
     lanes = where.of_source()
@@ -125,6 +139,7 @@ def _write_parts(
         folder=folder,
         target=target,
         python=python,
+        window=window,
         ranks=None if options.ranks is None else parse_numbers(options.ranks),
         steps=None if options.steps is None else parse_numbers(options.steps),
         stages=options.stages,
@@ -143,6 +158,7 @@ def write_timeline_part(  # noqa: PLR0913 - all but two are fixed for a whole ex
     folder: Path,
     target: Path,
     python: bool,
+    window: DrawnWindow | None,
     ranks: frozenset[int] | None,
     steps: frozenset[int] | None,
     stages: tuple[str, ...],
@@ -158,7 +174,7 @@ def write_timeline_part(  # noqa: PLR0913 - all but two are fixed for a whole ex
             lane = find_lane(candidates, trace.source.pid)
             if lane is None:
                 continue
-            for table, count, text in format_trace(trace, lane, is_part=bool(steps or stages)):
+            for table, count, text in format_trace(trace, lane, is_part=bool(steps or stages), window=window):
                 counts[table] += count
                 yield text.encode()
 
@@ -202,13 +218,19 @@ def _compress_pieces(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[b
 
 
 def _join_parts(
-    where: TimelinePlan, annotations: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
+    where: TimelinePlan,
+    annotations: Annotations,
+    window: DrawnWindow | None,
+    parts: Sequence[Path],
+    title: str,
+    *,
+    compressed: bool,
 ) -> Iterator[bytes]:
     """Yield the whole file: header with facts and annotations, the sources, and the end."""
     facts = {
         "displayTimeUnit": "ms",
         **({} if where.zero_ns is None else {"baseTimeNanoseconds": where.zero_ns}),
-        "tracekit": _make_timeline_facts(where, annotations, title),
+        "tracekit": {**_make_timeline_facts(where, annotations, title), **_make_window_facts(window)},
     }
     # Each row starts with a comma; drop that of the first row.
     head = f'{json.dumps(facts)[:-1]},"traceEvents":[{annotations.text.removeprefix(",")}'
@@ -218,6 +240,13 @@ def _join_parts(
             while piece := file.read(COPY_BYTES):
                 yield piece
     yield from _compress_pieces([b"\n]}\n"], compressed=compressed)
+
+
+def _make_window_facts(window: DrawnWindow | None) -> dict[str, Any]:
+    """Make the metadata of a part of the timeline: its time since the start of the recording."""
+    if window is None:
+        return {}
+    return {"range": {"start_ns": window.start_ns - LEAD_NS, "end_ns": window.end_ns - LEAD_NS}}
 
 
 def _make_timeline_facts(where: TimelinePlan, annotations: Annotations, title: str) -> dict[str, Any]:

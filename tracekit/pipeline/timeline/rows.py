@@ -5,6 +5,7 @@ Times are µs with three decimals, exact to the ns. Correlation ids and flow ids
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,14 @@ from tracekit.model.text.labels import format_numbered_word
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.pipeline.timeline.arguments import TRACE_ID_RANGE, RecordedArguments, quote_json
 from tracekit.pipeline.timeline.lanes import FIRST_OTHER, HOST, NOTES, Lane
+from tracekit.pipeline.timeline.overlaps import assign_nesting_tracks
+from tracekit.pipeline.timeline.window import (
+    DrawnWindow,
+    clip_rows,
+    keep_inner_flows,
+    keep_samples,
+    list_clipped_times,
+)
 from tracekit.process.memory.levels import DRIVER
 
 Ints = npt.NDArray[np.int64]
@@ -27,6 +36,8 @@ ROWS_PER_CHUNK = 50_000
 """Rows formatted at a time."""
 
 _LARGEST_TID = 2**30
+_FURTHER_TID = _LARGEST_TID + 2**29
+"""First thread id of tracks for rows that overlap others without nesting."""
 _DEVICE_CATEGORY = {"kernel": "kernel", "collective": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 
 
@@ -53,28 +64,46 @@ def format_micros(ns: Ints) -> list[str]:
     return texts
 
 
-def format_trace(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int, str]]:
+def format_trace(
+    trace: Trace, lane: Lane, *, is_part: bool, window: DrawnWindow | None = None
+) -> Iterator[tuple[str, int, str]]:
     """Format a trace in chunks: (table, number of rows, their text); the names of processes and threads come last.
 
-    `is_part`: the trace was cut, and flow arrows to removed events are left out.
+    `is_part`: the trace was cut, and flow arrows to removed events are left out. Only the `window` (in timeline times) is
+    drawn, if there is one. Rows of a track that overlap without nesting go to further tracks.
     """
     places = _TrackPlaces.assign(trace, lane)
-    numbers = RecordedArguments({**_list_table_arguments(trace), **trace.sparse}, lane.trace_number * TRACE_ID_RANGE)
-    for name in ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops"):
-        if trace.has(name):
-            yield from _format_interval_rows(name, _wrap_raw_table(trace, name), places, numbers)
+    drawn = None if window is None else window.shift(lane.shift_ns)
+    timed = {name: _wrap_raw_table(trace, name) for name in _TIMED_TABLES if trace.has(name)}
+    arguments = {**_list_table_arguments(trace), **trace.sparse}
+    if drawn is not None:
+        arguments |= list_clipped_times(timed, drawn)
+        timed = {name: clip_rows(rows, drawn) for name, rows in timed.items()}
+    numbers = RecordedArguments(arguments, lane.trace_number * TRACE_ID_RANGE)
+    tracks, moved = _move_crossing_rows(timed, places)
+    for name, rows in timed.items():
+        yield from _format_interval_rows(name, rows, places, numbers, tracks.get(name))
     if trace.has("memory_ops"):
-        yield from _format_allocated(_wrap_raw_table(trace, "memory_ops"), places)
+        yield from _format_allocated(_select_samples(trace, "memory_ops", drawn, "device_type", "device"), places)
     if trace.has("counters"):
-        yield from _format_counters(_wrap_raw_table(trace, "counters"), places)
-    if trace.has("windows") and not is_part:
+        yield from _format_counters(_select_samples(trace, "counters", drawn, "name"), places)
+    if trace.has("windows") and not is_part and drawn is None:
         yield from _format_windows(_wrap_raw_table(trace, "windows"), places)
     if trace.has("flows"):
-        flows = _wrap_raw_table(trace, "flows")
-        if is_part:
-            flows = _keep_linked_flows(flows, trace)
-        yield from _format_flows(flows, _find_flow_tracks(flows, trace, places), lane)
-    yield "names", 0, places.names(_wrap_raw_table(trace, "threads"))
+        flows = _select_flows(trace, drawn, is_part=is_part)
+        yield from _format_flows(flows, moved.follow(flows, _find_flow_tracks(flows, trace, places)), lane)
+    yield "names", 0, places.names(_wrap_raw_table(trace, "threads")) + moved.names
+
+
+_TIMED_TABLES = ("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops")
+
+
+def _select_samples(trace: Trace, name: str, window: DrawnWindow | None, *by: str) -> Frame:
+    """Select the samples of a table that are drawn; `by` names the columns of a series."""
+    rows = _wrap_raw_table(trace, name)
+    if name == "memory_ops":
+        rows = rows.filter(~rows.is_missing("allocated_bytes"))
+    return rows if window is None else keep_samples(rows, window, *by)
 
 
 def _wrap_raw_table(trace: Trace, name: str) -> Frame:
@@ -188,16 +217,81 @@ def _make_tid(recorded: int | None, number: int) -> int:
 # Tables
 
 
+def _number_tracks(rows: Frame, places: _TrackPlaces, texts: Mapping[str, int]) -> Ints:
+    """List the number of each row's track in `texts`."""
+    if "stream" in rows.columns:
+        queues = rows.group_by(*QUEUE)
+        tracks = [texts[places.queues[row["device"], row["stream"]]] for row in queues.agg().rows(*QUEUE)]
+        of_queue: Ints = np.array([*tracks, -1], np.int64)[queues.number]
+        return of_queue
+    of_thread = [texts[track] for track in places.thread.tolist()]
+    numbers: Ints = np.array([*of_thread, -1], np.int64)[rows["thread"]]
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _MovedRows:
+    """The tracks of rows that moved to further tracks, by (recorded track, start), and the rows that name them."""
+
+    tracks: Mapping[tuple[str, int], str]
+    names: str
+
+    def follow(self, flows: Frame, tracks: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
+        """Move the flow ends that are on moved rows."""
+        if not self.tracks:
+            return tracks
+        tracks = tracks.copy()
+        starts = flows["ts_ns"]
+        moved_starts = np.array(sorted({start for _, start in self.tracks}), np.int64)
+        for row in np.flatnonzero(np.isin(starts, moved_starts)).tolist():
+            tracks[row] = self.tracks.get((tracks[row], int(starts[row])), tracks[row])
+        return tracks
+
+
+def _move_crossing_rows(
+    timed: Mapping[str, Frame], places: _TrackPlaces
+) -> tuple[dict[str, npt.NDArray[np.object_]], _MovedRows]:
+    """List the track of each interval by table; rows that cross others of their track move to further tracks."""
+    tables = {name: rows for name, rows in timed.items() if "dur_ns" in rows.columns}
+    if not tables:
+        return {}, _MovedRows({}, "")
+    texts = list(dict.fromkeys([*places.thread.tolist(), *places.queues.values()]))
+    number_of = {text: number for number, text in enumerate(texts)}
+    number = np.concatenate([_number_tracks(rows, places, number_of) for rows in tables.values()])
+    start = np.concatenate([rows["ts_ns"] for rows in tables.values()])
+    further = assign_nesting_tracks(number, start, np.concatenate([rows["dur_ns"] for rows in tables.values()]))
+    tracks = np.array([*texts, ""], object)[number]
+    moved = np.flatnonzero(further)
+    new_tracks: dict[tuple[int, int], str] = {}
+    names: list[str] = []
+    for old, level in sorted(set(zip(number[moved].tolist(), further[moved].tolist(), strict=True))):
+        pid, tid = (int(text) for text in re.findall(r"\d+", texts[old]))
+        new_tid = _FURTHER_TID + len(new_tracks)
+        new_tracks[old, level] = _format_track(pid, new_tid)
+        label = f"{places.drawn[pid, tid][1] or 'thread ?'} (overlap {level})"
+        names.append(name_track(pid, label, tid, what="thread", tid=new_tid))
+    new_places: dict[tuple[str, int], str] = {}
+    for row in moved.tolist():
+        new_track = new_tracks[int(number[row]), int(further[row])]
+        new_places.setdefault((tracks[row], int(start[row])), new_track)
+        tracks[row] = new_track
+    ends = np.cumsum([len(rows) for rows in tables.values()])[:-1]
+    return dict(zip(tables, np.split(tracks, ends), strict=True)), _MovedRows(new_places, "".join(names))
+
+
 def _format_interval_rows(
-    name: str, rows: Frame, places: _TrackPlaces, arguments: RecordedArguments
+    name: str,
+    rows: Frame,
+    places: _TrackPlaces,
+    arguments: RecordedArguments,
+    tracks: npt.NDArray[np.object_] | None,
 ) -> Iterator[tuple[str, int, str]]:
-    """Format intervals and allocator events, with all recorded arguments."""
+    """Format intervals on these tracks, and allocator events, with all recorded arguments."""
     heads_of = None if name == "memory_ops" else _make_head_formatter(name, rows)
-    for part in _split_into_chunks(rows):
-        if "stream" in rows.columns:
-            queued, where = part, _format_queue_tracks(part, places)
-        else:
-            queued, where = None, places.thread[part["thread"]].tolist()
+    for low in range(0, len(rows), ROWS_PER_CHUNK):
+        part = rows.take(slice(low, low + ROWS_PER_CHUNK))
+        queued = part if "stream" in rows.columns else None
+        where = (places.thread[part["thread"]] if tracks is None else tracks[low : low + ROWS_PER_CHUNK]).tolist()
         begin = format_micros(part["ts_ns"] - places.lane.shift_ns)
         args = arguments.format_rows(part.integers("id"), queued)
         if heads_of is None:
@@ -346,6 +440,16 @@ def _find_flow_tracks(flows: Frame, trace: Trace, places: _TrackPlaces) -> npt.N
     hit = np.flatnonzero(away & is_linked)
     names[hit] = np.array([*_format_queue_tracks(ops, places), ""], object)[place[hit]]
     return names
+
+
+def _select_flows(trace: Trace, window: DrawnWindow | None, *, is_part: bool) -> Frame:
+    """Select the flow ends that are drawn: of a part of the trace, or of the `window`, only whole arrows."""
+    flows = _wrap_raw_table(trace, "flows")
+    if is_part or window is not None:
+        flows = _keep_linked_flows(flows, trace)
+    if window is not None:
+        flows = flows.filter(keep_inner_flows(flows, window.touches(flows["ts_ns"], np.zeros(len(flows), np.int64))))
+    return flows
 
 
 def _keep_linked_flows(flows: Frame, trace: Trace) -> Frame:

@@ -7,12 +7,15 @@ All other lines are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 from tracekit.model.recording.rl_frameworks import find_framework
-from tracekit.model.tables.arrays import Frames
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import Columns, Frames
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Source, Trace, Want
 from tracekit.readers import unpack
@@ -20,6 +23,8 @@ from tracekit.readers.driver_log.console import ANSI, add_console_lines
 from tracekit.readers.driver_log.console_state import ConsoleLog
 from tracekit.readers.driver_log.headed_tables import NEMO_HEADING, NEMO_TIMER, NEMO_TOTALS
 from tracekit.readers.driver_log.values import LoggedValues, make_log_values, note_skipped_values
+from tracekit.readers.engine_log.server_lines import add_server_line
+from tracekit.readers.engine_log.values import EngineValues
 from tracekit.readers.lines import MAX_LINE_BYTES, read_log
 from tracekit.readers.loss import DataLoss
 
@@ -28,6 +33,8 @@ _EVIDENCE = (
     *("completions/", "queue_wait_time_s", "train/step_time"),
 )
 """Every log of a known framework contains one; text without any needs no check of its lines."""
+
+NO_TABLES: Mapping[str, Columns] = MappingProxyType({})
 
 MAX_SEARCHED_BYTES = 64 * 2**20
 """Bytes of a text file that are searched for the first step."""
@@ -99,18 +106,47 @@ def has_step_below(path: Path) -> bool:
     return False
 
 
+@dataclass(slots=True)
+class _DriverOutput:
+    """A console's values by step, and those of engines that print into it."""
+
+    console: ConsoleLog = field(default_factory=ConsoleLog)
+    engines: EngineValues = field(default_factory=EngineValues)
+
+
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """Read the log as one Trace with the table `log_values`.
+    """Read the log as one Trace with the table `log_values`, and those of engines that print into it.
 
     Raises only `TraceFormatError`.
     """
-    log, losses = read_log(Path(source.path), ConsoleLog, add_console_lines, on_bytes)
-    return make_log_trace(log.values, losses, source, want)
+    output, losses = read_log(Path(source.path), _DriverOutput, _add_output_lines, on_bytes)
+    return make_log_trace(output.console.values, losses, source, want, output.engines.make_tables(want))
 
 
-def make_log_trace(log: LoggedValues, losses: list[DataLoss], source: Source, want: Want) -> list[Trace]:
-    """Make the Trace of a training log from its values."""
+def _add_output_lines(rows: Iterator[tuple[int, str | None]], output: _DriverOutput) -> None:
+    """Add the values of all lines to the output."""
+    add_console_lines(_watch_engine_lines(rows, output.engines), output.console)
+
+
+def _watch_engine_lines(
+    rows: Iterator[tuple[int, str | None]], engines: EngineValues
+) -> Iterator[tuple[int, str | None]]:
+    """Yield all lines and add those of engines to `engines`; lines of metrics are longer, or JSON."""
+    for number, line in rows:
+        if line is not None and len(line) < MAX_ENGINE_LINE and not line.startswith("{"):
+            add_server_line(line, number, engines)
+        yield number, line
+
+
+MAX_ENGINE_LINE = 2_000
+"""Longest line of a driver's output that is looked at for an engine's statistics, in characters."""
+
+
+def make_log_trace(
+    log: LoggedValues, losses: list[DataLoss], source: Source, want: Want, more: Mapping[str, Columns] = NO_TABLES
+) -> list[Trace]:
+    """Make the Trace of a training log from its values, with `more` tables."""
     values = make_log_values(log)
-    tables = Frames({"log_values": values} if want.table("log_values") else {})
+    tables = {"log_values": values, **more} if want.table("log_values") else more
     meta = {"element_count": len(log.numbers), "absolute_time": False}
-    return [Trace(source, tables, tuple(note_skipped_values(log, losses, source.name)), meta)]
+    return [Trace(source, Frames(tables), tuple(note_skipped_values(log, losses, source.name)), meta)]

@@ -38,17 +38,16 @@ def yield_fields(message: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         at += width
 
 
-def read_varint(message: bytes, at: int) -> tuple[int, int]:
+def read_varint(message: bytes, start: int) -> tuple[int, int]:
     r"""Read the varint at a position: (its value, the position after it). Raises `DamagedMessageError`.
 
     >>> read_varint(b"\x96\x01", 0)
     (150, 2)
     """
     value = shift = 0
-    for byte in message[at : at + 10]:
-        at += 1
+    for end, byte in enumerate(message[start : start + 10], start + 1):
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, end
         shift += 7
     raise DamagedMessageError

@@ -56,9 +56,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Raises only `TraceFormatError`.
     """
     log, losses = read_log(Path(source.path), EngineValues, _add_engine_lines, on_bytes)
-    tables = {"engine_log": log.make_table()} if want.table("engine_log") else {}
-    if log.requests.line and want.table("engine_requests"):
-        tables["engine_requests"] = log.requests.make_table()
+    tables = log.make_tables(want)
     meta = {"element_count": len(log.value), "absolute_time": False}
     return [Trace(source, Frames(tables), tuple(_note_skipped_engine_lines(log, losses, source.name)), meta)]
 

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns, choose_narrowest, make_nullable_numbers
+from tracekit.model.trace import Want
 from tracekit.readers.request_rows import RequestRows
 
 MAX_VALUES = 2_000_000
@@ -105,6 +106,13 @@ class EngineValues:
         texts = (self.system, who[0]), (self.engine, engine), (self.key, key[:MAX_NAME]), (self.kind, kind)
         for column, text in texts:
             column.append(self.names.setdefault(text, len(self.names)))
+
+    def make_tables(self, want: Want) -> dict[str, Columns]:
+        """Make the wanted tables that have rows."""
+        tables = {"engine_log": self.make_table()} if self.value and want.table("engine_log") else {}
+        if self.requests.line and want.table("engine_requests"):
+            tables["engine_requests"] = self.requests.make_table()
+        return tables
 
     def make_table(self) -> Columns:
         """Make the table `engine_log`. An engine is named by its process only where several have its index."""

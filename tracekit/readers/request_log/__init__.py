@@ -14,7 +14,7 @@ from tracekit.model.text.patterns import compile_lazily
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers.lines import note_log_losses, read_log
 from tracekit.readers.loss import DataLoss
-from tracekit.readers.request_log.samples import add_sample, is_rollout_line
+from tracekit.readers.request_log.samples import add_dumped_sample, is_rollout_line
 from tracekit.readers.request_log.spans import SpanRows, add_spans, parse_line
 from tracekit.readers.request_rows import MAX_REQUESTS
 
@@ -52,7 +52,7 @@ def _add_request_lines(rows: Iterator[tuple[int, str | None]], log: SpanRows) ->
         elif "resourceSpans" in logged:
             add_spans(logged, number, log)
         else:
-            add_sample(logged, number, log.rows)
+            add_dumped_sample(logged, number, log.rows)
 
 
 def _note_skipped_requests(log: SpanRows, losses: list[DataLoss], source: str) -> Iterator[Note]:

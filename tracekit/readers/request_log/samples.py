@@ -23,7 +23,7 @@ def is_rollout_line(line: str) -> bool:
     return all(mark in logged for mark in _MARKS)
 
 
-def add_sample(logged: Mapping[str, Any], number: int, rows: RequestRows) -> None:
+def add_dumped_sample(logged: Mapping[str, Any], number: int, rows: RequestRows) -> None:
     """Add the times of one sample; a sample without any adds nothing.
 
     `generate_sequences` contains the time in the engine's queue, so it is not split into parts.

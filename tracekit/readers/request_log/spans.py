@@ -70,36 +70,39 @@ def _add_span(span: Json, number: int, log: SpanRows) -> None:
     start, end = _read_unix_ns(span.get("startTimeUnixNano")), _read_unix_ns(span.get("endTimeUnixNano"))
     dur = end - start if start is not None and end is not None else None
     trajectory = log.number_trace(span.get("traceId"))
-    if kind != "request":
-        tool = dur if kind == "tool" else None
-        log.rows.add(number, kind, trajectory=trajectory, ts_ns=start, dur_ns=dur, tool_ns=tool)
-        return
-    latency = {
-        name.removeprefix(_LATENCY): convert_seconds(_to_number(value))
-        for name, value in attributes.items()
-        if name.startswith(_LATENCY)
-    }
-    dur = latency.get("e2e", dur)
+    if kind == "request":
+        latency = {
+            name.removeprefix(_LATENCY): convert_seconds(_to_number(value))
+            for name, value in attributes.items()
+            if name.startswith(_LATENCY)
+        }
+        dur = latency.get("e2e", dur)
+        parts = _split_request(latency, span.get("events"), start, dur)
+        parts["prompt_tokens"] = _to_count(attributes, "prompt_tokens", "input_tokens")
+        parts["response_tokens"] = _to_count(attributes, "completion_tokens", "output_tokens")
+    else:
+        parts = {"tool_ns": dur if kind == "tool" else None}
+    log.rows.add(number, kind, trajectory=trajectory, ts_ns=start, dur_ns=dur, **parts)
+
+
+def _split_request(
+    latency: Mapping[str, int | None], events: object, start: int | None, dur: int | None
+) -> dict[str, int | None]:
+    """Split the time of a request into its parts; the time preempted is taken from the part that contains it."""
     prefill, decode = latency.get("time_in_model_prefill"), latency.get("time_in_model_decode")
     first = latency.get("time_to_first_token")
-    pauses = _list_preemptions(span.get("events"), None if start is None or dur is None else start + dur)
+    pauses = _list_preemptions(events, None if start is None or dur is None else start + dur)
     early = sum(stop - begin for begin, stop in pauses if _is_before_first_token(begin, start, first))
     late = sum(stop - begin for begin, stop in pauses) - early
-    log.rows.add(
-        number,
-        kind,
-        trajectory=trajectory,
-        ts_ns=start,
-        dur_ns=dur,
-        queue_ns=latency.get("time_in_queue"),
-        prefill_ns=None if prefill is None else max(prefill - early, 0),
-        decode_ns=None if decode is None else max(decode - late, 0),
-        forward_ns=latency.get("time_in_model_inference") if prefill is None and decode is None else None,
-        preempted_ns=early + late if pauses else None,
-        preemption_count=len(pauses) if pauses else None,
-        prompt_tokens=_to_count(attributes, "prompt_tokens", "input_tokens"),
-        response_tokens=_to_count(attributes, "completion_tokens", "output_tokens"),
-    )
+    is_split = prefill is not None or decode is not None
+    return {
+        "queue_ns": latency.get("time_in_queue"),
+        "prefill_ns": None if prefill is None else max(prefill - early, 0),
+        "decode_ns": None if decode is None else max(decode - late, 0),
+        "forward_ns": None if is_split else latency.get("time_in_model_inference"),
+        "preempted_ns": early + late if pauses else None,
+        "preemption_count": len(pauses) if pauses else None,
+    }
 
 
 def _is_before_first_token(begin: int, start: int | None, first: int | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -14,7 +15,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
+from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
@@ -22,13 +23,14 @@ from tracekit.render.explorer.heads import KINDS, describe_details, describe_pag
 from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
 from tracekit.render.explorer.overlays import encode_critical_path, encode_memories, encode_memory_curves
-from tracekit.render.explorer.plain import (
+from tracekit.render.explorer.plain.first_screen import (
     write_answer,
     write_finding_items,
-    write_folded_tables,
     write_top_kernels,
     write_unanswered,
 )
+from tracekit.render.explorer.plain.folded_tables import write_folded_tables, write_overview
+from tracekit.render.explorer.plain.notes import write_basis, write_notes, write_plans
 from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
 from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
@@ -43,8 +45,8 @@ from tracekit.render.explorer.varints import encode_columns
 Ints = npt.NDArray[np.int64]
 
 BUDGET_BYTES = 3_000_000
-BYTES_OF_TABLES = 0.15
-"""Share of the budget that the tables for readers without scripts may take."""
+BYTES_OF_TABLES, BYTES_OF_TABLES_ALONE = 0.15, 0.8
+"""Share of the budget that the tables for readers without scripts may take, and that of tables without a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,12 @@ def write_explorer_page(
     causes: Sequence[tuple[str, str, str]],
     budget_bytes: int = BUDGET_BYTES,
     critical: PathPieces | None = None,
+    dropped_items: int = 0,
 ) -> ExplorerPage:
     """Write the page of a report.
 
     `causes` are key, title and meaning of each cause of idle time by number; `critical` is the critical path as recorded.
+    `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
     steps = read_counted_steps(report)
@@ -80,12 +84,10 @@ def write_explorer_page(
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
-    store.add_block("steps", encode_steps(rows, counted))
-    store.add_block("ranges", encode_ranges(ranges))
-    store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
-    store.add_block("sums", encode_columns(sums))
+    _add_exact_tables(store, rows, bins, (encode_steps(rows, counted), encode_ranges(ranges), encode_columns(sums)))
     memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
+    has_timeline = bool(rows.rows or memories)
     identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows)]
     head = {
         **_describe_report(report, delays),
@@ -102,10 +104,11 @@ def write_explorer_page(
         "memories": memories,
     }
     values = {
-        **_write_plain_values(report, delays, findings, budget_bytes),
+        **_write_plain_values(report, delays, findings, dropped_items),
+        **_write_tables(report, budget_bytes, has_timeline=has_timeline),
         "identity": escape(" · ".join(identity)),
         "kernels": write_top_kernels(sums, details.texts, KINDS),
-        **inline_assets(assets),
+        **inline_assets(assets if has_timeline else replace(assets, code="")),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
     room = budget_bytes - used - store.size_bytes
@@ -113,6 +116,15 @@ def write_explorer_page(
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
+
+
+def _add_exact_tables(
+    store: PageBlockStore, rows: ExplorerRows, bins: PageBins, tables: tuple[bytes, bytes, bytes]
+) -> None:
+    """Add the bins, and the tables of steps, ranges and sums."""
+    for name, table in zip(("steps", "ranges", "sums"), tables, strict=True):
+        store.add_block(name, table)
+    store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
@@ -132,7 +144,7 @@ def _describe_report(report: Report, delays: RankDelays) -> dict[str, Any]:
             for section in report.sections
             if section.status != "ok"
         ],
-        "metrics": {metric.name: metric.value for metric in report.headline},
+        "metrics": {make_printable(metric.name, 80): metric.value for metric in report.headline},
     }
 
 
@@ -152,15 +164,28 @@ def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any
 
 
 def _write_plain_values(
-    report: Report, delays: RankDelays, findings: Sequence[Mapping[str, Any]], budget_bytes: int
+    report: Report, delays: RankDelays, findings: Sequence[Mapping[str, Any]], dropped_items: int
 ) -> dict[str, str]:
     """Render the texts of the page without scripts."""
     skipped_title, skipped = write_unanswered(report)
     return {
         "title": escape(make_printable(report.title, 120)),
         "sentence": escape(write_answer(report, delays)),
-        "findings": write_finding_items(findings),
+        "findings": write_finding_items(findings, report),
+        "plans": write_plans(report),
+        "notes": write_notes(report, dropped_items),
         "skipped_title": escape(skipped_title),
         "skipped": skipped,
-        "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
+    }
+
+
+def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> dict[str, str]:
+    """Render the tables: for readers without scripts, or in sight of all on a page without a timeline."""
+    share = BYTES_OF_TABLES if has_timeline else BYTES_OF_TABLES_ALONE
+    tables = write_folded_tables(report if has_timeline else replace(report, overview=None), budget_bytes * share)
+    return {
+        "overview": "" if has_timeline else write_overview(report),
+        "basis": write_basis(report, has_timeline=has_timeline),
+        "no_top": "" if has_timeline else " hidden",
+        "tables": f"<noscript>{tables}</noscript>" if has_timeline else f'<section id="tables">{tables}</section>',
     }

@@ -7,6 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,20 @@ def _hash_text(text: str) -> str:
 
 
 def dump_compactly(value: Any) -> str:
-    """Dump JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Dump JSON without spaces; numbers that JSON does not have are null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return dump_compactly(_clear_non_finite(value))
+
+
+def _clear_non_finite(value: Any) -> Any:
+    """Replace numbers that are not finite by None, in lists and objects too."""
+    if isinstance(value, Mapping):
+        return {key: _clear_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clear_non_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def dump_head(head: Mapping[str, Any]) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 from tracekit.model.report import Cell, Report, Sheet
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.plain import TABLE_ROWS
 from tracekit.render.explorer.report_values import get_sheet_columns
 from tracekit.render.grid import make_grid
 
 NAME_LIMIT = 300
+TABLE_ROWS = 60
 """Characters of a name of a part."""
 
 _PATH_SEPARATOR, _KERNEL_SEPARATOR = " > ", " · "
@@ -87,7 +87,8 @@ def _list_stage_intervals(report: Report) -> Iterator[dict[str, Any]]:
     roles = columns.get("role", [None] * len(columns["title"]))
     for role, title, *values in zip(roles, *(columns[name] for name in names), strict=True):
         label = f"{role} {title}" if role else str(title)
-        yield {"title": make_printable(label, NAME_LIMIT)} | dict(zip(names[1:], values, strict=True))
+        texts = {"title": make_printable(label, NAME_LIMIT), "stage": make_printable(str(title), NAME_LIMIT)}
+        yield texts | dict(zip(names[1:], values, strict=True))
 
 
 def _list_sheets(report: Report) -> Iterator[tuple[str, Sheet]]:

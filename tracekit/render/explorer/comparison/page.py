@@ -18,7 +18,7 @@ from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.heads import describe_details, describe_page_row
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
-from tracekit.render.explorer.plain import write_folded_tables
+from tracekit.render.explorer.plain.folded_tables import write_folded_tables
 from tracekit.render.explorer.tables import encode_ranges, encode_steps, list_page_ranges, list_page_sums
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns

@@ -226,7 +226,7 @@ export function makeChange(page: Page) {
     const total = sum(parts, ({ difference }) => difference);
     const moved = sum(parts, ({ difference }) => Math.abs(difference));
     const [first] = groupParts(parts, nameLeaf);
-    const answer = first ? `${first.name} changes the step most: ${formatChange(first.difference)} of ${formatChange(total)}.` : "The change was not attributed.";
+    const answer = first?.difference ? `${first.name} changes the step most: ${formatChange(first.difference)} of ${formatChange(total)}.` : first ? "No part of the step changed." : "The change was not attributed.";
     const paths = parts.map(({ stage, path, difference }): [string[], number, number] => [[nameStage(stage), ...path.map(shortenName)], Math.abs(difference), difference]);
     const fill = (node: Node): string => (node.depth === 1 && isStage(node.name) ? getStageColor(node.name) : soften(color(node.change), 0.2 + 0.5 * Math.min(1, Math.abs(node.change) / (node.value || 1))));
     const note = `The width is the size of the change, ${formatTime(moved)} in all; blue parts take less time after, orange ones more. They add up to ${formatChange(total, 4)}.`;
@@ -240,7 +240,7 @@ export function makeChange(page: Page) {
     const time = (v: number | null): string => (v === null ? "–" : formatTime(v, 4));
     const ratio = (v: number | null): string => (v === null ? "–" : `${v.toFixed(2)}×`);
     const columns: Column<StageChange>[] = [
-      { title: "stage", get: (row) => row.title, chip: (row) => getStageColor(row.title) },
+      { title: "stage", get: (row) => row.title, chip: (row) => getStageColor(row.stage) },
       { title: "before", get: (row) => row.base ?? 0, show: (_, row) => time(row.base) },
       { title: "after", get: (row) => row.opt ?? 0, show: (_, row) => time(row.opt) },
       { title: "change", get: (row) => row.difference ?? 0, show: (_, row) => (row.difference === null ? "–" : formatChange(row.difference)) },
@@ -248,7 +248,7 @@ export function makeChange(page: Page) {
       { title: "CI", get: (row) => row.low ?? 0, show: (_, row) => (row.low === null ? "–" : `${ratio(row.low)} – ${ratio(row.high)}`) },
       { title: "verdict", get: (row) => row.word },
     ];
-    return makeTable(columns, stages, { name: "Step and stages", by: 1, limit: 20, csv: true, note: "Means of the step and of its stages; before/after above 1 is faster.", pick: (row) => stageNames.includes(row.title) && openStage(row.title) });
+    return makeTable(columns, stages, { name: "Step and stages", by: 1, limit: 20, csv: true, note: "Means of the step and of its stages; before/after above 1 is faster.", pick: (row) => stageNames.includes(row.stage) && openStage(row.stage) });
   }
   function makePartTable(): HTMLElement {
     const columns: Column<Part>[] = [

@@ -65,7 +65,9 @@ export interface Part {
   high: number | null;
 }
 export interface StageChange {
+  /** Role and stage. */
   title: string;
+  stage: string;
   base: number | null;
   opt: number | null;
   difference: number | null;

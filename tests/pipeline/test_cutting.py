@@ -1,0 +1,310 @@
+"""Cuts: the smallest trace that still shows a finding, without the names of the user."""
+
+import gzip
+import json
+import sqlite3
+from pathlib import Path
+
+import nsys_builder
+import pytest
+from chrome_builder import annotation, kernel, launched, op, step, write
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import REAL
+
+import tracekit
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline.options import Options
+from tracekit.pipeline.timeline.cutting.names import Placeholders, is_public_name
+from tracekit.pipeline.timeline.cutting.search import cut_profile
+from tracekit.pipeline.timeline.time_ranges import parse_time_range
+
+QUICK = Options(jobs=1, cache=False)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simulated_gpu"
+SECRETS = (
+    *(
+        "my_reward_model",
+        "my_user_module",
+        "secret_kernel",
+        "SecretFunction",
+        "SecretNet",
+        "secret_host",
+        "secret_group",
+    ),
+    *("/home/secret/train.py", "secret_annotation", "secret_process", "secret_thread", "secret_label", "secret_key"),
+)
+
+
+def read_rows(path):
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    found = json.loads(text)
+    return found, found["traceEvents"]
+
+
+def write_private(folder):
+    """A trace of two steps with names of the user in every place that can have one."""
+    rows = []
+    for number in (1, 2):
+        at = 1000 * number
+        rows += [
+            step(number, at, 1000),
+            annotation("secret_annotation", at + 10, 300),
+            annotation("update_actor", at + 400, 500),
+            op("aten::mm", at + 20, 50, **{"Call stack": "/home/secret/train.py(3)", "secret_key": "my_user_module"}),
+            op("autograd::engine::evaluate_function: SecretFunctionBackward", at + 80, 30),
+            op("my_reward_model::forward", at + 120, 30, **{"Process Group Name": "secret_group"}),
+            op("/home/secret/train.py(12): my_reward_model", at + 5, 990) | {"cat": "python_function"},
+            op("nn.Module: SecretNet_0", at + 6, 900) | {"cat": "python_function"},
+            *launched("void secret_kernel<at::Half>(float*)", at + 130, at + 140, 40, 10 * number),
+            *launched("void at::native::vectorized_elementwise_kernel<4>(int)", at + 410, at + 430, 40, 10 * number + 1),
+            *launched("ncclDevKernel_AllReduce_Sum_f32", at + 500, at + 520, 90, 10 * number + 2),
+        ]  # fmt: skip
+    for name, value in (("process_name", "secret_process"), ("thread_name", "secret_thread"), ("process_labels", "secret_label")):  # fmt: skip
+        key = "labels" if name == "process_labels" else "name"
+        rows.append({"ph": "M", "name": name, "pid": 100, "tid": 100, "args": {key: value}})
+    write(
+        folder / "in.json", rows, rank=0, world_size=1, host_name="secret_host", traceName="/home/secret/train.py",
+        secret_key={"path": "/home/secret"},
+    )  # fmt: skip
+    return folder / "in.json"
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "is_device"),
+    [
+        ("aten::mm", False), ("cudaLaunchKernel", False), ("nccl:all_reduce", False), ("ProfilerStep#12", False),
+        ("update_actor", False), ("Optimizer.step#AdamW.step", False), ("nn.Module: Linear_3", False),
+        ("autograd::engine::evaluate_function: AddmmBackward0", False), ("Memcpy HtoD (Pageable -> Device)", True),
+        ("void at::native::vectorized_elementwise_kernel<4>(int)", True), ("ncclDevKernel_AllReduce_Sum_f32", True),
+        ("ampere_sgemm_128x64_tn", True), ("triton_poi_fused_add_mul_0", True),
+    ],
+)  # fmt: skip
+def test_public_names_stay(name, is_device):
+    assert is_public_name(name, is_device=is_device)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_device"),
+    [
+        ("my_op::aten::mm", False), ("train.py(3): loss", False), ("nn.Module: SecretNet_0", False), ("cuda", False),
+        ("autograd::engine::evaluate_function: SecretFunctionBackward", False), ("Optimizer.step#SecretAdam.step", False),
+        ("void secret<at::Half>(float*)", True), ("my_nccl_kernel", True), ("triton_secret", True), ("aten::mm secret", False),
+    ],
+)  # fmt: skip
+def test_private_names_do_not(name, is_device):
+    assert not is_public_name(name, is_device=is_device)
+
+
+def test_placeholders_are_stable_and_keep_the_kind():
+    names = Placeholders()
+    assert names.replace("loss", "function") == "function_1"
+    assert names.replace("reward_v2", "function") == "function_2"
+    assert names.replace("loss", "function") == "function_1"
+    assert names.replace("nn.Module: SecretNet_0", "function") == "nn.Module: function_3"
+    assert names.replace("my_nccl_kernel", "kernel", is_device=True) == "nccl_kernel_1"
+    assert names.replace("## secret ##", "annotation") == "## annotation_1 ##"
+    assert names.replace("aten::mm", "op") == "aten::mm"
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_a_placeholder_has_nothing_of_the_name(text):
+    secret = f"zq{text}"
+    replaced = Placeholders().replace(secret, "function")
+    assert replaced == "function_1" or replaced.startswith("step ")
+
+
+# Chrome traces
+
+
+def test_no_name_of_the_user_is_left(tmp_path):
+    path = write_private(tmp_path)
+    before = path.read_bytes()
+    target = tmp_path / "out.json"
+    result = cut_profile(path, target, time_range=parse_time_range("0:1s"), anonymize=True, options=QUICK)
+    text = target.read_text()
+    for secret in SECRETS:
+        assert secret in before.decode()
+        assert secret not in text
+    assert path.read_bytes() == before
+    assert result.renamed_count >= 5
+    _, rows = read_rows(target)
+    names = [row["name"] for row in rows if row["ph"] == "X"]
+    assert {"aten::mm", "update_actor", "ncclDevKernel_AllReduce_Sum_f32", "ProfilerStep#1"} <= set(names)
+    # Everything else is what was recorded.
+    assert len(rows) == len(json.loads(before)["traceEvents"])
+    plain, hidden = tracekit.load(path), tracekit.load(target)
+    for table, column in (("device_ops", "ts_ns"), ("device_ops", "dur_ns"), ("host_ops", "ts_ns"), ("device_ops", "correlation")):  # fmt: skip
+        assert plain[table][column].tolist() == hidden[table][column].tolist()
+
+
+def test_a_step_keeps_its_rows_and_the_kernels_that_it_launched(tmp_path):
+    rows = [
+        op("train", 0, 500), step(1, 0, 100), *launched("late", 90, 120, 10, 1), step(2, 100, 100),
+        *launched("own", 110, 150, 10, 2), step(3, 200, 100), *launched("after", 210, 220, 10, 3),
+    ]  # fmt: skip
+    write(tmp_path / "in.json", rows, rank=0, world_size=1)
+    cut_profile(tmp_path / "in.json", tmp_path / "out.json", time_range=parse_time_range("step 2"), options=QUICK)
+    _, drawn = read_rows(tmp_path / "out.json")
+    times = {row["name"]: (row["ts"], row["dur"]) for row in drawn if row["ph"] == "X" and row["cat"] != "cuda_runtime"}
+    assert times == {"train": (100, 100), "ProfilerStep#2": (100, 100), "late": (120, 10), "own": (150, 10)}
+    assert sorted(row["args"]["correlation"] for row in drawn if row.get("cat") == "cuda_runtime") == [1, 2]
+
+
+def test_the_cut_shows_the_finding_and_is_smaller(tmp_path):
+    source = min(EXAMPLE.rglob("*.json.gz"))
+    finding = tracekit.analyze(source, jobs=1).findings[0]
+    result = cut_profile(source, tmp_path / "small.json.gz", finding="1", options=QUICK)
+    assert result.finding.rule == finding.rule
+    assert result.after_bytes == (tmp_path / "small.json.gz").stat().st_size < result.before_bytes
+    assert finding.rule in [found.rule for found in tracekit.analyze(tmp_path / "small.json.gz", jobs=1).findings]
+    again = cut_profile(source, tmp_path / "again.json.gz", finding=finding.rule, options=QUICK)
+    assert (tmp_path / "again.json.gz").read_bytes() == (tmp_path / "small.json.gz").read_bytes()
+    assert again.kept == result.kept
+
+
+def test_targets_that_would_lose_something_are_refused(tmp_path):
+    path = write_private(tmp_path)
+    wanted = parse_time_range("0:1s")
+    with pytest.raises(TracekitError, match="one of the files to be read"):
+        cut_profile(path, path, time_range=wanted, options=QUICK)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(TracekitError, match="not empty"):
+        cut_profile(path, tmp_path / "full", time_range=wanted, options=QUICK)
+    (tmp_path / "note.txt").touch()
+    with pytest.raises(TracekitError, match="neither a folder nor"):
+        cut_profile(path, tmp_path / "note.txt", time_range=wanted, options=QUICK)
+    with pytest.raises(TracekitError, match="no finding 'nothing'"):
+        cut_profile(path, tmp_path / "out.json", finding="nothing", options=QUICK)
+    with pytest.raises(TracekitError, match="no such step"):
+        cut_profile(path, tmp_path / "out.json", time_range=parse_time_range("step 9"), options=QUICK)
+
+
+def test_a_snapshot_is_refused_with_advice(tmp_path):
+    snapshot = min((Path(__file__).parents[1] / "data").rglob("snapshot.pickle"))
+    with pytest.raises(TracekitError, match="no trace to cut") as error:
+        cut_profile(snapshot, tmp_path / "out.json", finding="1", options=QUICK)
+    assert "whole" in error.value.hint
+
+
+def test_a_range_needs_a_folder_for_several_ranks(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / "in" / f"rank{rank}.json", [step(1, 0, 100), kernel("k", 10, 20)], rank=rank, world_size=2)
+    wanted = parse_time_range("step 1")
+    with pytest.raises(TracekitError, match="one file for 2 traces"):
+        cut_profile(tmp_path / "in", tmp_path / "out.json", time_range=wanted, options=QUICK)
+    result = cut_profile(tmp_path / "in", tmp_path / "out", time_range=wanted, options=QUICK)
+    assert sorted(path.name for path in result.files) == ["rank0.json.gz", "rank1.json.gz"]
+    assert [trace.source.rank for trace in tracekit.load_all(tmp_path / "out")] == [0, 1]
+
+
+# Exports of nsys
+
+
+def write_private_export(path):
+    """An export of two iterations with names of the user in every place that can have one."""
+    rows = [nsys_builder.gpu(), nsys_builder.process("secret_process"), nsys_builder.thread("secret_thread")]
+    rows += [nsys_builder.variable("SECRET_PATH", "/home/secret"), nsys_builder.diagnostic("secret_diagnostic", at=3)]
+    for at in (0, 100_000):
+        rows += nsys_builder.launched("secret_kernel", at + 1_000, at + 5_000, at + 9_000, at + 1)
+        rows += nsys_builder.launched("ncclDevKernel_AllReduce_Sum", at + 10_000, at + 15_000, at + 19_000, at + 2)
+        rows.append(nsys_builder.nvtx("secret_annotation", at, at + 50_000))
+        rows.append(nsys_builder.nvtx("update_actor", at, at + 40_000, registered=True))
+    rows.append(nsys_builder.nvtx("secret_whole_run", 0, 200_000, registered=True))
+    return nsys_builder.write(path, rows, host="secret_host")
+
+
+def read_table(path, sql):
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def test_a_cut_export_has_the_rows_of_its_window(tmp_path):
+    path = write_private_export(tmp_path / "in.sqlite")
+    before = path.read_bytes()
+    cut_profile(path, tmp_path / "out.sqlite", time_range=parse_time_range("90us:170us"), options=QUICK)
+    assert path.read_bytes() == before
+    kernels = read_table(tmp_path / "out.sqlite", "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start")
+    assert kernels == [(105_000, 109_000), (115_000, 119_000)]
+    ranges = read_table(tmp_path / "out.sqlite", "SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY end")
+    assert ranges == [(100_000, 140_000), (100_000, 150_000), (90_000, 170_000)]
+    trace = tracekit.load(tmp_path / "out.sqlite")
+    assert trace["device_ops"]["name"].tolist() == ["secret_kernel", "ncclDevKernel_AllReduce_Sum"]
+
+
+def test_no_name_of_the_user_is_left_in_an_export(tmp_path):
+    path = write_private_export(tmp_path / "in.sqlite")
+    target = tmp_path / "out.sqlite"
+    cut_profile(path, target, time_range=parse_time_range("0:1s"), anonymize=True, options=QUICK)
+    for secret in (b"secret", b"SECRET"):
+        assert secret in path.read_bytes()
+        assert secret not in target.read_bytes()
+    trace = tracekit.load(target)
+    assert trace["device_ops"]["name"].tolist() == ["kernel_1", "ncclDevKernel_AllReduce_Sum"] * 2
+    assert {"update_actor", "annotation_1"} <= set(trace["host_ops"]["name"])
+
+
+# Real profiles
+
+
+REAL_CUTS = (
+    ("chrome/gloo_cpu/straggler/rank2.pt.trace.json.gz", "unfused-optimizer"),
+    ("chrome/hta/negative_queue_length_values_check/rank0.json.gz", "low-gpu-utilization"),
+    ("chrome/hta/negative_queue_length_values_check/rank0.json.gz", "exposed-communication"),
+    (
+        "chrome/kineto_tb_plugin/samples/resnet50_num_workers_0/worker0.1623143089861.pt.trace.json.gz",
+        "data-loader-wait",
+    ),
+    ("chrome/tracelens/inference/xdit_sd_3.5/profile_trace_rank_0.json.gz", "host-silence"),
+    ("chrome/hta/trace_diff/control/control.json.gz", "launch-bound"),
+)
+MOST_SHARE = 0.05
+
+
+@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+@pytest.mark.parametrize(("name", "rule"), REAL_CUTS)
+def test_cuts_of_real_profiles_are_small_and_anonymous(tmp_path, name, rule):
+    source = Path(REAL) / name
+    target = tmp_path / "small.json.gz"
+    result = cut_profile(source, target, finding=rule, anonymize=True, options=QUICK)
+    assert result.finding.rule == rule
+    assert result.share <= MOST_SHARE
+    recorded = json.loads(gzip.decompress(source.read_bytes()))
+    private = list_private_texts(recorded)
+    left = list_texts(read_rows(target)[0])
+    assert private
+    assert not private & left
+    assert not any("/" in text and ".py" in text for text in left)
+
+
+def list_private_texts(document):
+    """Names of rows and threads outside of the vocabulary, and every text of stacks, modules and the head of the file."""
+    rows = document.pop("traceEvents")
+    texts = {str(document.get(key)) for key in ("traceName", "host_name", "hostname", "trace_id")}
+    for row in rows:
+        args = row.get("args") or {}
+        texts |= {str(args.get(key)) for key in ("Call stack", "Module Hierarchy", "Python module")}
+        if row["ph"] == "X":
+            texts.add(row["name"])
+        elif row["ph"] == "M":
+            texts |= {str(args.get(key)) for key in ("name", "labels")}
+    return {
+        text
+        for text in texts
+        if text not in ("None", "") and not is_public_name(text) and not is_public_name(text, is_device=True)
+    }
+
+
+def list_texts(value):
+    """Every text value and no key of a document: names, categories, arguments."""
+    if isinstance(value, str):
+        return {value}
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set().union(*map(list_texts, inner)) if inner else set()

@@ -1,0 +1,1 @@
+"""Commands that write traces: `export` and `cut`."""

@@ -1,0 +1,294 @@
+"""Cut of a Chrome trace: the rows of a window, written as a Chrome trace again."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.records import dataclass
+from tracekit.model.tables import DEVICE_OP_KINDS
+from tracekit.model.trace import SparseColumn
+from tracekit.pipeline.timeline.arguments import RecordedArguments, quote_json
+from tracekit.pipeline.timeline.cutting.names import Placeholders
+from tracekit.pipeline.timeline.rows import ROWS_PER_CHUNK, format_micros
+from tracekit.readers.chrome import ARGUMENTS
+from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_OF_CATEGORY, classify_rows
+from tracekit.readers.chrome.scan import Codes, ScanOptions, Sparse, TraceScan
+from tracekit.readers.chrome.stream import scan_trace
+from tracekit.readers.chrome.tables import take_sparse_integers
+from tracekit.readers.chrome.values import Number
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+LEVELS = ("lean", "ops", "full")
+"""Rows within a window: device ops, runtime calls and annotations; also operators and modules; every row and argument."""
+
+_ALWAYS = (*DEVICE_OP_KINDS, "range", "device_range", "sync", "runtime", "window", "meta")
+_WITH_OPS = (*_ALWAYS, "op", "overhead", "memory", "counter")
+_CLIPPED = ("range", "device_range", "window", "op", "python")
+_PUBLIC_META = (
+    *("schemaVersion", "deviceProperties", "cupti_version", "cuda_runtime_version", "cuda_driver_version"),
+    *(
+        "baseTimeNanoseconds",
+        "displayTimeUnit",
+        "record_shapes",
+        "with_flops",
+        "profile_memory",
+        "with_stack",
+        "with_modules",
+    ),
+)
+_PUBLIC_DISTRIBUTED = ("backend", "rank", "world_size", "pg_count", "nccl_version")
+_PUBLIC_FIELDS = ("id", "bp", "s")
+_PUBLIC_TEXT_ARGUMENTS = (
+    *("dtype", "Collective name", "Input Dims", "Input type", "Input Strides", "Process Group Ranks", "grid", "block"),
+)
+_NAMED_ARGUMENTS = {
+    "Process Group Name": "group",
+    "Process Group Description": "group",
+    "name": "name",
+    "labels": "label",
+}
+_META_NAMES = ("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index")
+_GROUPS = "pg_config"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScannedTrace:
+    """A scanned Chrome trace, the class of each row, and the launch id of each row (0: none)."""
+
+    scan: TraceScan
+    classes: npt.NDArray[np.int8]
+    correlation: Ints
+    base_ns: int
+
+    def is_of(self, *names: str) -> Bools:
+        """Mark the rows by class."""
+        return np.isin(self.classes, [CLASS_CODE[name] for name in names])
+
+
+def scan_for_cut(path: Path) -> ScannedTrace:
+    """Scan a Chrome trace, with every argument."""
+    scan = scan_trace(path, ScanOptions())
+    base = scan.meta.get("baseTimeNanoseconds", 0)
+    base_ns = (
+        int(base) if isinstance(base, int | float) or (isinstance(base, str) and base.lstrip("-").isdecimal()) else 0
+    )
+    rows = np.arange(len(scan.ts_ns))
+    known = take_sparse_integers(scan.args.get("correlation"), rows)
+    return ScannedTrace(
+        scan, classify_rows(scan)[0], np.where(known.missing, 0, known.values).astype(np.int64), base_ns
+    )
+
+
+def select_rows_of_window(trace: ScannedTrace, start_ns: int, end_ns: int, level: str) -> Bools:
+    """Mark the rows of [start_ns, end_ns) in Unix or file time: those that run in it, with the launches of its device ops.
+
+    Device ops are kept if they begin in the window or are launched in it. Metadata is kept for the threads that remain.
+    """
+    scan = trace.scan
+    start, end = start_ns - trace.base_ns, end_ns - trace.base_ns
+    after = scan.ts_ns + np.maximum(np.where(scan.has_dur, scan.dur_ns, 0), 1)
+    inside = scan.has_ts & (scan.ts_ns >= start) & (scan.ts_ns < end)
+    containers = trace.is_of(*_CLIPPED) & scan.has_ts & (scan.ts_ns < start) & (after > start)
+    kinds = {"lean": _ALWAYS, "ops": _WITH_OPS, "full": tuple(CLASS_CODE)}[level]
+    wanted = trace.is_of(*kinds)
+    if level != "full":
+        wanted |= trace.is_of("python") & _mark_names(scan.name, "nn.Module: ")
+    calls, ops = trace.is_of("runtime"), trace.is_of(*DEVICE_OP_KINDS, "sync")
+    is_linked = trace.correlation > 0
+    launched = ops & is_linked & np.isin(trace.correlation, trace.correlation[calls & inside & is_linked])
+    kept = wanted & (inside | containers | launched)
+    kept |= calls & is_linked & np.isin(trace.correlation, trace.correlation[kept & ops & is_linked])
+    kept &= ~trace.is_of("meta")
+    return kept | (trace.is_of("meta") & _mark_same_threads(scan, kept))
+
+
+def _mark_names(names: Codes, head: str) -> Bools:
+    """Mark the rows whose name begins so."""
+    marks = [isinstance(value, str) and value.startswith(head) for value in names.values]
+    marked: Bools = np.array([*marks, False], np.bool_)[names.codes]
+    return marked
+
+
+def _mark_same_threads(scan: TraceScan, is_kept: Bools) -> Bools:
+    """Mark the rows of the processes that have kept rows; names of a thread only if that thread has some."""
+    width = len(scan.tid.values) + 2
+    thread = (scan.pid.codes.astype(np.int64) + 1) * width + scan.tid.codes + 1
+    is_of_thread = _mark_names(scan.name, "thread_")
+    same_process = np.isin(scan.pid.codes, np.unique(scan.pid.codes[is_kept]))
+    same: Bools = np.where(is_of_thread, np.isin(thread, np.unique(thread[is_kept])), same_process)
+    return same
+
+
+def write_cut_pieces(
+    trace: ScannedTrace,
+    is_kept: Bools,
+    window: tuple[int, int],
+    level: str,
+    read_arguments: Sequence[str],
+    placeholders: Placeholders | None,
+) -> Iterator[str]:
+    """Yield the text of a Chrome trace with the kept rows; ranges around the window are clipped to it."""
+    scan = _clip_containers(trace, window)
+    meta = scan.meta if placeholders is None else _anonymize_meta(scan.meta, placeholders)
+    facts = json.dumps({**meta, "tracekit": {"cut": level}}, default=str, ensure_ascii=True)
+    yield f'{facts[:-1]},\n"traceEvents": [\n'
+    args: dict[str, SparseColumn] = dict(scan.args)
+    if level != "full" or placeholders is not None:
+        args = {key: args[key] for key in args if key in {*ARGUMENTS, *read_arguments, *_NAMED_ARGUMENTS, "sort_index"}}
+    labels: Sequence[Codes] = (scan.ph, scan.cat, scan.name, scan.pid, scan.tid)
+    fields = dict(scan.fields)
+    if placeholders is not None:
+        args, labels = _anonymize_arguments(args, placeholders), _anonymize_labels(trace, scan, placeholders, is_kept)
+        fields = {key: column for key, column in fields.items() if key in _PUBLIC_FIELDS}
+    texts = [
+        _format_codes(key, column) for key, column in zip(("ph", "cat", "name", "pid", "tid"), labels, strict=True)
+    ]
+    formatted = RecordedArguments(args, 0), RecordedArguments(fields, 0)
+    rows = np.flatnonzero(is_kept)
+    for low in range(0, len(rows), ROWS_PER_CHUNK):
+        yield (",\n" if low else "") + _format_rows(scan, rows[low : low + ROWS_PER_CHUNK], labels, texts, formatted)
+    yield "\n]}\n"
+
+
+def _format_rows(
+    scan: TraceScan,
+    rows: Ints,
+    labels: Sequence[Codes],
+    texts: Sequence[npt.NDArray[np.object_]],
+    formatted: tuple[RecordedArguments, RecordedArguments],
+) -> str:
+    """Format some rows as elements of the event array."""
+    parts = np.full(len(rows), "", object)
+    for column, text in zip(labels, texts, strict=True):
+        parts += text[column.codes[rows]]
+    for key, values, is_known in (("ts", scan.ts_ns, scan.has_ts), ("dur", scan.dur_ns, scan.has_dur)):
+        known = is_known[rows]
+        times = np.empty(int(known.sum()), object)
+        times[:] = [f',"{key}":{micros}' for micros in format_micros(values[rows[known]])]
+        parts[known] += times
+    arguments, fields = formatted
+    extra = [text[len(',"args":{') : -1] for text in fields.format_rows(rows, None)]
+    cells = zip(parts.tolist(), extra, arguments.format_rows(rows, None), strict=True)
+    return ",\n".join(
+        "{" + (head + ("," + more if more else "") + args).removeprefix(",") + "}" for head, more, args in cells
+    )
+
+
+def _format_codes(key: str, column: Codes) -> npt.NDArray[np.object_]:
+    """Format `,"key":value` for each value of a column, then an empty text for none."""
+    return np.array([*(f',"{key}":{_format_scalar(value)}' for value in column.values), ""], object)
+
+
+def _format_scalar(value: Any) -> str:
+    """Format a value as JSON; a number beyond the range of Python stays as recorded."""
+    if isinstance(value, Number):
+        return quote_json(str(value))
+    return quote_json(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _clip_containers(trace: ScannedTrace, window: tuple[int, int]) -> TraceScan:
+    """Clip ranges and ops that begin before the window to it; without it they would last longer than the cut."""
+    scan = trace.scan
+    start, end = window[0] - trace.base_ns, window[1] - trace.base_ns
+    after = scan.ts_ns + np.where(scan.has_dur, scan.dur_ns, 0)
+    crossing = trace.is_of(*_CLIPPED) & scan.has_ts & scan.has_dur & (scan.ts_ns < start) & (after > start)
+    begin = np.where(crossing, start, scan.ts_ns)
+    return replace(scan, ts_ns=begin, dur_ns=np.where(crossing, np.minimum(after, end) - begin, scan.dur_ns))
+
+
+def pack_pieces(pieces: Iterator[str], *, compressed: bool) -> Iterator[bytes]:
+    """Encode the pieces, as one gzip member if `compressed`."""
+    if not compressed:
+        yield from (piece.encode() for piece in pieces)
+        return
+    member = zlib.compressobj(9, zlib.DEFLATED, 31)
+    for piece in pieces:
+        yield member.compress(piece.encode())
+    yield member.flush()
+
+
+# Names
+
+
+def _anonymize_meta(meta: Mapping[str, Any], placeholders: Placeholders) -> dict[str, Any]:
+    """Keep the public facts outside the events."""
+    kept = {key: meta[key] for key in _PUBLIC_META if key in meta}
+    given = meta.get("distributedInfo")
+    if isinstance(given, Mapping):
+        facts = {key: given[key] for key in _PUBLIC_DISTRIBUTED if key in given}
+        groups = given.get(_GROUPS)
+        if isinstance(groups, Sequence) and not isinstance(groups, str):
+            facts[_GROUPS] = [_anonymize_group(group, placeholders) for group in groups if isinstance(group, Mapping)]
+        kept["distributedInfo"] = facts
+    return kept
+
+
+def _anonymize_group(group: Mapping[str, Any], placeholders: Placeholders) -> dict[str, Any]:
+    """Keep the ranks and size of a process group, and replace its name."""
+    kept = {key: group[key] for key in ("pg_size", "ranks") if key in group}
+    kept["pg_name"] = _anonymize_text(str(group.get("pg_name", "")), "group", placeholders)
+    return kept
+
+
+def _anonymize_text(value: str, kind: str, placeholders: Placeholders) -> str:
+    """Get a text without private names; numbers stay."""
+    return placeholders.replace(value, kind)
+
+
+def _anonymize_arguments(args: Mapping[str, SparseColumn], placeholders: Placeholders) -> dict[str, SparseColumn]:
+    """Keep numbers, texts of a closed vocabulary, and placeholders for names."""
+    kept: dict[str, SparseColumn] = {}
+    for key, column in args.items():
+        if column.categories is None or key in _PUBLIC_TEXT_ARGUMENTS:
+            kept[key] = column
+        elif kind := _NAMED_ARGUMENTS.get(key):
+            texts = [_anonymize_value(value, kind, placeholders) for value in column.categories]
+            kept[key] = Sparse(column.rows, column.values, texts)
+        else:
+            is_number = np.array([isinstance(value, int | float) for value in column.categories], np.bool_)[
+                column.values
+            ]
+            if is_number.any():
+                kept[key] = Sparse(column.rows[is_number], column.values[is_number], column.categories)
+    return kept
+
+
+def _anonymize_value(value: Any, kind: str, placeholders: Placeholders) -> Any:
+    """Replace a text; other values stay."""
+    return _anonymize_text(str(value), kind, placeholders) if isinstance(value, str) else value
+
+
+_KINDS = {"python": "function", "range": "annotation", "device_range": "annotation", "op": "op"}
+
+
+def _anonymize_labels(
+    trace: ScannedTrace, scan: TraceScan, placeholders: Placeholders, is_kept: Bools
+) -> tuple[Codes, ...]:
+    """Replace the names of rows, and texts in the place of categories, processes and threads."""
+    kinds = list(CLASS_CODE)
+    values = list(scan.name.values)
+    for name in ("meta", *(kind for kind in kinds if kind != "meta")):
+        is_device = name in DEVICE_OP_KINDS
+        kind = "kernel" if is_device else _KINDS.get(name, "event")
+        for code in np.unique(scan.name.codes[is_kept & trace.is_of(name)]).tolist():
+            if code >= 0 and not (name == "meta" and scan.name.values[code] in _META_NAMES):
+                values[code] = placeholders.replace(str(scan.name.values[code]), kind, is_device=is_device)
+    known = {*CLASS_OF_CATEGORY, "trace", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "cpu_instant_event"}
+    cats = [v if str(v).lower() in known else placeholders.replace(str(v), "category") for v in scan.cat.values]
+    threads = [[_anonymize_value(v, "thread", placeholders) for v in column.values] for column in (scan.pid, scan.tid)]
+    return (
+        scan.ph,
+        Codes(scan.cat.codes, cats),
+        Codes(scan.name.codes, values),
+        *(Codes(column.codes, texts) for column, texts in zip((scan.pid, scan.tid), threads, strict=True)),
+    )

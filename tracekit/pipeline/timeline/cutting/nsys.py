@@ -1,0 +1,221 @@
+"""Cut of an SQLite export of Nsight Systems: the rows of a window in a new, small database."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from tracekit.model.errors import TraceFormatError
+from tracekit.model.records import dataclass
+from tracekit.pipeline.timeline.cutting.names import Placeholders
+from tracekit.readers.nsys.content import EXPORT_TABLES, read_export_clock
+from tracekit.readers.nsys.sqlite.connection import open_export, quote_identifier
+from tracekit.readers.nsys.sqlite.opening import prepare_opening
+
+_PAGE_BYTES = 512
+"""Page size of a cut: an empty table takes one page."""
+
+_CUPTI = "CUPTI_ACTIVITY_KIND_"
+_CALLS = f"{_CUPTI}RUNTIME"
+_NVTX = "NVTX_EVENTS"
+_NVTX_RANGES = "(59, 60, 70, 71)"
+_NVTX_MARK = 34
+_NAME_COLUMN = re.compile(r"name|text|string|value|label", re.IGNORECASE)
+_KERNEL_COLUMNS = ("demangledName", "shortName", "mangledName")
+_STATIC = re.compile(
+    r"TARGET_INFO_\w+|META_DATA_\w+|EXPORT_META_DATA|PROCESSES|ThreadNames|ANALYSIS_DETAILS|NVTX_PAYLOAD_\w+|DIAGNOSTIC_EVENT"
+)
+_PUBLIC_STATIC = re.compile(
+    r"TARGET_INFO_(?:SESSION_START_TIME|GPU|CUDA_\w+|GPU_METRICS)|META_DATA_EXPORT|EXPORT_META_DATA|ANALYSIS_DETAILS|ENUM_\w+"
+)
+_PUBLIC_TEXTS = {("TARGET_INFO_GPU", "name"), ("TARGET_INFO_GPU", "uuid"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+_EXPORT_FACTS = (
+    "('EXPORT_SCHEMA_VERSION', 'EXPORT_SCHEMA_VERSION_MAJOR', 'EXPORT_SCHEMA_VERSION_MINOR', 'EXPORT_PRODUCT_VERSION', "
+    "'EXPORT_CONFIG_TIME_SHIFT', 'EXPORT_PARAM_TIME_SHIFT', 'EXPORT_PARAM_TIME_NORMALIZE', 'EXPORT_TIME_MODE')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _CutPlan:
+    """The condition on the rows of each table to keep, and its columns with their declared types."""
+
+    conditions: dict[str, str]
+    columns: dict[str, dict[str, str]]
+
+
+def count_rows_of_window(path: Path, start_ns: int, end_ns: int, level: str) -> int:
+    """Count the rows of [start_ns, end_ns), in Unix time, in the tables with times."""
+    with _open_source(path) as connection:
+        plan = _plan_cut(connection, *_convert_window(path, start_ns, end_ns), level, is_anonymous=False)
+        return sum(
+            connection.execute(f"SELECT count(*) FROM src.{quote_identifier(table)} WHERE {condition}").fetchone()[0]  # noqa: S608
+            for table, condition in plan.conditions.items()
+            if condition != "1"
+        )
+
+
+def write_cut_export(
+    path: Path, target: Path, start_ns: int, end_ns: int, level: str, placeholders: Placeholders | None
+) -> None:
+    """Write the rows of [start_ns, end_ns), in Unix time, to a new database; ranges around the window are clipped to it."""
+    window = _convert_window(path, start_ns, end_ns)
+    target.unlink(missing_ok=True)
+    with _open_source(path, target) as connection:
+        if placeholders is not None:
+            connection.create_function("replace_name", 2, _make_replacer(placeholders), deterministic=True)
+        plan = _plan_cut(connection, *window, level, is_anonymous=placeholders is not None)
+        connection.execute("BEGIN")
+        for table, condition in plan.conditions.items():
+            _copy_table(connection, plan, table, condition, is_anonymous=placeholders is not None)
+        _clip_ranges(connection, plan, window[0], window[1])
+        _copy_strings(connection, plan, is_anonymous=placeholders is not None)
+        connection.execute("COMMIT")
+
+
+@contextmanager
+def _open_source(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connection]:
+    """Open a new database (in memory without a `target`) with the export attached read-only as `src`."""
+    with prepare_opening(path) as opening:
+        name = ":memory:" if target is None else str(target)
+        with closing(sqlite3.connect(name, uri=True, isolation_level=None)) as connection:
+            try:
+                connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.execute("ATTACH ? AS src", (opening.uri,))
+                yield connection
+            except sqlite3.Error as error:
+                raise TraceFormatError(path, f"cannot be cut: {error}", "export it again") from error
+
+
+def _convert_window(path: Path, start_ns: int, end_ns: int) -> tuple[int, int]:
+    """Convert Unix times to those of the export."""
+    with open_export(path) as database:
+        base_ns = read_export_clock(database)[0].base_ns
+    return start_ns - base_ns, end_ns - base_ns
+
+
+def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, *, is_anonymous: bool) -> _CutPlan:
+    """Choose the tables, and the rows of each."""
+    names = [name for (name,) in connection.execute("SELECT name FROM src.sqlite_master WHERE type = 'table'")]
+    columns: dict[str, dict[str, str]] = {}
+    for name in names:
+        rows = connection.execute(f"PRAGMA src.table_info({quote_identifier(name)})")
+        columns[name] = {row[1]: row[2] for row in rows}
+    conditions: dict[str, str] = {}
+    inside = f"(start >= {start} AND start < {end})"
+    _list_linked_calls(connection, columns, inside)
+    for name, own in columns.items():
+        if name == "StringIds" or name.startswith("sqlite_"):
+            continue
+        if "start" in own:
+            condition = _choose_timed_condition(name, own, (start, end), is_whole=level == "full" and not is_anonymous)
+        elif "timestamp" in own and name != "DIAGNOSTIC_EVENT":
+            is_read = level != "lean" and (not is_anonymous or name == "GPU_METRICS")
+            condition = f"(timestamp >= {start} AND timestamp < {end})" if is_read else None
+        else:
+            condition = _choose_static_condition(name, own, is_whole=level == "full", is_anonymous=is_anonymous)
+        if condition is not None:
+            conditions[name] = condition
+    return _CutPlan(conditions, columns)
+
+
+def _choose_timed_condition(name: str, own: dict[str, str], window: tuple[int, int], *, is_whole: bool) -> str | None:
+    """Choose the rows of a table whose rows have a start; None to leave the table out."""
+    start, end = window
+    inside = f"(start >= {start} AND start < {end})"
+    if name.startswith(_CUPTI):
+        return f"{inside} OR correlationId IN (SELECT id FROM temp.linked)" if "correlationId" in own else inside  # noqa: S608
+    if name == _NVTX:
+        around = f'(start < {end} AND coalesce("end", start + 1) > {start})'
+        return f"eventType NOT IN {_NVTX_RANGES[:-1]}, {_NVTX_MARK}) OR {around}"
+    return inside if is_whole else None
+
+
+def _choose_static_condition(name: str, own: dict[str, str], *, is_whole: bool, is_anonymous: bool) -> str | None:
+    """Choose the rows of a table without times; None to leave the table out."""
+    if not is_anonymous:
+        return "1" if is_whole or _STATIC.fullmatch(name) else None
+    if not _PUBLIC_STATIC.fullmatch(name):
+        return None
+    return f"name IN {_EXPORT_FACTS}" if name in EXPORT_TABLES and "name" in own else "1"
+
+
+def _list_linked_calls(connection: sqlite3.Connection, columns: dict[str, dict[str, str]], inside: str) -> None:
+    """List the ids of the launches of the window, and of its device ops, in `temp.linked`."""
+    connection.execute("DROP TABLE IF EXISTS temp.linked")
+    connection.execute("CREATE TEMP TABLE linked (id INTEGER PRIMARY KEY)")
+    for name, own in columns.items():
+        if name.startswith(_CUPTI) and {"start", "correlationId"} <= own.keys():
+            connection.execute(
+                f"INSERT OR IGNORE INTO temp.linked SELECT correlationId FROM src.{quote_identifier(name)} "  # noqa: S608
+                f"WHERE {inside} AND correlationId > 0"
+            )
+
+
+def _copy_table(
+    connection: sqlite3.Connection, plan: _CutPlan, table: str, condition: str, *, is_anonymous: bool
+) -> None:
+    """Copy the chosen rows of a table; without private texts if `is_anonymous`."""
+    name, columns = quote_identifier(table), plan.columns[table]
+    declared = ", ".join(
+        f"{quote_identifier(column)} {re.sub(r'[^A-Za-z0-9 ]', '', kind)}" for column, kind in columns.items()
+    )
+    connection.execute(f"CREATE TABLE main.{name} ({declared})")
+    if is_anonymous:
+        chosen = ", ".join(_make_public_column(table, column) for column in columns)
+    else:
+        chosen = ", ".join(map(quote_identifier, columns))
+    connection.execute(f"INSERT INTO main.{name} SELECT {chosen} FROM src.{name} WHERE {condition}")  # noqa: S608
+
+
+def _make_public_column(table: str, column: str) -> str:
+    """Make the expression of a column without private texts."""
+    name = quote_identifier(column)
+    if (table, column) in _PUBLIC_TEXTS or table in EXPORT_TABLES or table.startswith("ENUM_"):
+        return name
+    if (table, column) == (_NVTX, "text"):
+        return f"replace_name({name}, 'annotation')"
+    return f"iif(typeof({name}) IN ('text', 'blob'), NULL, {name})"
+
+
+def _clip_ranges(connection: sqlite3.Connection, plan: _CutPlan, start: int, end: int) -> None:
+    """Clip NVTX ranges that begin before the window to it."""
+    if _NVTX in plan.conditions and "end" in plan.columns[_NVTX]:
+        connection.execute(
+            f'UPDATE main.{_NVTX} SET start = {start}, "end" = min("end", {end}) '  # noqa: S608
+            f'WHERE start < {start} AND "end" > {start} AND eventType IN {_NVTX_RANGES}'
+        )
+
+
+def _copy_strings(connection: sqlite3.Connection, plan: _CutPlan, *, is_anonymous: bool) -> None:
+    """Copy the strings that the kept rows refer to."""
+    if not {"id", "value"} <= plan.columns.get("StringIds", {}).keys():
+        return
+    connection.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY, kind TEXT)")
+    for table in plan.conditions:
+        for column in plan.columns[table]:
+            if not _NAME_COLUMN.search(column):
+                continue
+            kind = "kernel" if column in _KERNEL_COLUMNS else "annotation" if table == _NVTX else "name"
+            name = quote_identifier(column)
+            connection.execute(
+                f"INSERT OR IGNORE INTO temp.used SELECT DISTINCT {name}, '{kind}' FROM main.{quote_identifier(table)} "  # noqa: S608
+                f"WHERE typeof({name}) = 'integer'"
+            )
+    value = "replace_name(value, kind)" if is_anonymous else "value"
+    connection.execute("CREATE TABLE main.StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    connection.execute(
+        f"INSERT INTO main.StringIds SELECT s.id, {value} FROM src.StringIds s JOIN temp.used u ON u.id = s.id"  # noqa: S608
+    )
+
+
+def _make_replacer(placeholders: Placeholders) -> Callable[[object, str], str | None]:
+    """Make the SQL function that replaces private names."""
+
+    def replace_name(text: object, kind: str) -> str | None:
+        return placeholders.replace(text, kind, is_device=kind == "kernel") if isinstance(text, str) else None
+
+    return replace_name
