@@ -41,10 +41,10 @@ _FIXED = ("update_weights", "reward", "adv", *PERIODIC)
 _GENERATION = "gen"
 
 
-def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, others: int) -> Floats | None:
+def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, other_count: int) -> Floats | None:
     """Choose the covariates of a stage (None: the step) in columns, the range of the first counts; None without tokens.
 
-    `others` is the number of steady steps of the other side: both sides need the same covariates.
+    `other_count` is the number of steady steps of the other side: both sides need the same covariates.
     """
     framework = steps.log.framework
     tokens, longest = steps.log.get_first(*framework.tokens), steps.log.get_first(*framework.longest)
@@ -52,7 +52,7 @@ def _choose_covariates(steps: LoggedSteps, rows: Mask, stage: str | None, others
         return None
     columns = [tokens[rows]]
     has_longest = longest is not None and bool(np.isfinite(longest[rows]).all())
-    is_two = has_longest and min(int(rows.sum()), others) >= LEAST_STEPS_OF_TWO
+    is_two = has_longest and min(int(rows.sum()), other_count) >= LEAST_STEPS_OF_TWO
     if longest is not None and is_two and not steps.mode.is_async and stage in (None, _GENERATION):
         columns.append(longest[rows])
     return np.column_stack(columns)
@@ -103,8 +103,8 @@ def _list_common_stages(base: LoggedSteps, opt: LoggedSteps) -> list[str]:
     for stage in base.stages:
         if stage.where == "inside" and not stage.is_wait and stage.canonical not in PERIODIC:
             found[stage.canonical] = float(np.nanmean(stage.seconds))
-    others = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
-    return sorted((stage for stage in found if stage in others), key=lambda stage: -found[stage])
+    of_opt = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
+    return sorted((stage for stage in found if stage in of_opt), key=lambda stage: -found[stage])
 
 
 def _get_seconds(steps: LoggedSteps, stage: str | None) -> Floats | None:
@@ -231,15 +231,15 @@ def _get_token_counts(steps: LoggedSteps) -> Floats | None:
     return counts if counts is not None and np.isfinite(counts).all() else None
 
 
-def _compute_log_corrections(steps: LoggedSteps, at: Floats, fewest: int) -> Correction:
-    """Compute how far the times of one log exceed those at the length `at`."""
+def _compute_log_corrections(steps: LoggedSteps, lengths: Floats, fewest: int) -> Correction:
+    """Compute how far the times of one log exceed those at `lengths`."""
     more: dict[tuple[int, str | None], float] = {}
     for stage in (None, *_list_common_stages(steps, steps)):
         seconds = _get_seconds(steps, stage)
         x = _choose_covariates(steps, steps.counted.steady, stage, fewest)
         if seconds is None or x is None or stage in _FIXED:
             continue
-        length = at[: x.shape[1]]
+        length = lengths[: x.shape[1]]
         away = (x - length) @ np.array(fit_at_length(x, seconds, length).slopes)
         numbers = steps.log.step[steps.counted.steady].tolist()
         more |= {(number, stage): float(ns) for number, ns in zip(numbers, away * 1e9, strict=True)}

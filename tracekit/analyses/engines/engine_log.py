@@ -238,18 +238,18 @@ def _find_starved(record: EngineRecord, thresholds: Thresholds) -> EngineOutcome
     kept &= ~np.isnan(record.levels["kv_ratio"]) & ~np.isnan(record.levels["waiting"])
     if kept.sum() < limit["min_samples"]:
         return None
-    most, basis = _find_batch_limit(record)
-    if most is None:
+    max_requests, basis = _find_batch_limit(record)
+    if max_requests is None:
         return None
     levels = record.levels
     few = kept & (levels["waiting"] == 0) & (levels["kv_ratio"] < limit["kv_ratio"])
-    few &= levels["running"] < limit["running_ratio"] * most
+    few &= levels["running"] < limit["running_ratio"] * max_requests
     share = float(record.covered_s[few].sum() / record.covered_s[kept].sum())
     if share <= limit["time_ratio"]:
         return None
     running = record.middle("running", few)
     claim = (
-        f"the engine runs {running:.0f} of {most:.0f} possible requests and none wait, for "
+        f"the engine runs {running:.0f} of {max_requests:.0f} possible requests and none wait, for "
         f"{format_quantity(share, 'ratio')} of its time with requests"
     )
     advice = (
@@ -264,7 +264,7 @@ def _find_starved(record: EngineRecord, thresholds: Thresholds) -> EngineOutcome
         (
             Metric("time_ratio", share, "ratio", "lower", label="share of the time with requests, ends left out"),
             Metric("running", running, "count", "higher", label="running requests then, median"),
-            Metric("limit", most, "count", label=basis),
+            Metric("limit", max_requests, "count", label=basis),
             Metric("kv_ratio", record.middle("kv_ratio", few), "ratio", label="KV cache in use then, median"),
         ),
         caveats=("tools between the turns of an agent also leave the engine with few requests",),
@@ -291,26 +291,26 @@ def _find_queue(record: EngineRecord, thresholds: Thresholds) -> EngineOutcome |
     if kept.sum() < limit["min_samples"]:
         return None
     levels = record.levels
-    most = float(levels["running"][kept].max())
+    max_requests = float(levels["running"][kept].max())
     full = kept & (levels["waiting"] > 0) & (levels["kv_ratio"] < limit["kv_ratio"])
-    full &= levels["running"] >= limit["running_ratio"] * most
+    full &= levels["running"] >= limit["running_ratio"] * max_requests
     share = float(record.covered_s[full].sum() / record.covered_s[kept].sum())
     if share <= limit["time_ratio"]:
         return None
     waiting, kv = record.middle("waiting", full), record.middle("kv_ratio", full)
     claim = (
-        f"{waiting:.0f} requests wait while {most:.0f} run and the KV cache is {format_quantity(kv, 'ratio')} full, for "
+        f"{waiting:.0f} requests wait while {max_requests:.0f} run and the KV cache is {format_quantity(kv, 'ratio')} full, for "
         f"{format_quantity(share, 'ratio')} of the time with requests"
     )
     finding = Finding(
         "engine-queue",
         "medium",
         claim,
-        _advise_larger_batch(record, most),
+        _advise_larger_batch(record, max_requests),
         (
             Metric("time_ratio", share, "ratio", "lower", label="share of the time with requests"),
             Metric("waiting", waiting, "count", "lower", label="waiting requests then, median"),
-            Metric("running", most, "count", label="most running requests"),
+            Metric("running", max_requests, "count", label="most running requests"),
             Metric("kv_ratio", kv, "ratio", label="KV cache in use then, median"),
         ),
         caveats=(
@@ -343,13 +343,13 @@ def _advise_less_kv(record: EngineRecord) -> str:
     )
 
 
-def _advise_larger_batch(record: EngineRecord, most: float) -> str:
+def _advise_larger_batch(record: EngineRecord, max_requests: float) -> str:
     """Advise on the setting that limits the batch."""
     if record.system == "sglang":
         return f"raise {_format_setting(record, 'max_running_requests', 'by the free memory')}, or add engines"
     budget = _format_setting(record, "max_num_batched_tokens", "8192 in verl")
     return (
-        f"raise {_format_setting(record, 'max_num_seqs', f'{DEFAULT_MAX_NUM_SEQS:.0f}')} above {most:.0f}; if prompts are "
+        f"raise {_format_setting(record, 'max_num_seqs', f'{DEFAULT_MAX_NUM_SEQS:.0f}')} above {max_requests:.0f}; if prompts are "
         f"the limit, raise {budget}; or add engines"
     )
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
-from tracekit.job.instances import pick_instances
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Chart, Finding, Instance, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import Column, Table

@@ -9,11 +9,11 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
-from tracekit.job.instances import pick_instances
 from tracekit.job.memory.charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
 from tracekit.job.memory.trend import Allocator, list_memory_stages, list_memory_steps, number_allocators
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Instance, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import get_canonical_stage

@@ -9,7 +9,6 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
-from tracekit.job.instances import pick_instances
 from tracekit.job.memory.forecast import SLOWING, Projection, project_stacks, project_trend
 from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
 from tracekit.job.memory.survivors import FEW_TIMES, KeptStack, find_kept_stacks, match_failures
@@ -23,6 +22,7 @@ from tracekit.job.memory.trend import (
     list_logged_series,
     list_profiled_series,
 )
+from tracekit.job.report.instances import pick_instances
 from tracekit.model.report import Finding, Instance, Metric, Place, Section, Severity, Verdict
 from tracekit.model.stats.staircase import Staircase, find_staircase, slows_down
 from tracekit.model.stats.trend import GROWS, GrowthLimits, Label, Slope

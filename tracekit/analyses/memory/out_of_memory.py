@@ -9,11 +9,11 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
-from tracekit.job.instances import pick_instances
 from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
 from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
 from tracekit.model.tables import Column, Table

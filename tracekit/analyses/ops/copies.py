@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
-from tracekit.job.instances import pick_pooled_instances
 from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_pooled_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_recorded_steps_of_processes, count_steps_of_processes
 from tracekit.model.report import Finding, Instance, Place, Section

@@ -9,8 +9,8 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_run_heading, name_stages, phrase_run
-from tracekit.job.instances import pick_pooled_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_pooled_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import Owner
 from tracekit.job.stages.work import StageWork, list_stage_work, list_work_rows, merge_stage_work

@@ -9,8 +9,8 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, phrase_run
-from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_longest_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.intervals import measure_coverage

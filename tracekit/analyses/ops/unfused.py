@@ -10,8 +10,8 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages
-from tracekit.job.instances import pick_pooled_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_pooled_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.work import StageWork, list_stage_work, list_work_rows, merge_stage_work
 from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict

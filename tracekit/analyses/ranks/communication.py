@@ -25,8 +25,8 @@ from tracekit.job.collectives.traffic import (
 )
 from tracekit.job.collectives.traffic import list_rated_collectives as pooled
 from tracekit.job.frames import phrase_run
-from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import select_filled_sheets
 from tracekit.job.stages.windows import (
     STAGE_KEY,

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
@@ -26,6 +25,7 @@ from tracekit.job.rank_groups import (
     phrase_rank_group,
 )
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.steps.steady_steps import LEAST_COUNTED
 from tracekit.job.stragglers.collective_waits import sum_waits_for_last_rank, sum_waits_for_missing_rank

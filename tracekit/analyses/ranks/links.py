@@ -11,8 +11,8 @@ from tracekit.analyses import Analysis
 from tracekit.job.collectives.slow_links import SlowLink, find_slow_links, list_slow_link_intervals
 from tracekit.job.collectives.traffic import list_rated_collectives
 from tracekit.job.frames import make_run_heading, phrase_run
-from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import count_steps_of_processes
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.frames import UNIT, divide_or_none, make_label_headings, name_stages, phrase_run
-from tracekit.job.instances import pick_cost_instances, pick_instances
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, measure_own_work_of_ranks
 from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_cost_instances, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages, phrase_run
-from tracekit.job.instances import pick_instances
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import Owner, find_rows_of_owners
 from tracekit.model.intervals import Ints, find_window_at

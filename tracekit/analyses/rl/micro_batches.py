@@ -17,7 +17,7 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.instances import list_stage_runs, pick_instances
+from tracekit.job.report.instances import list_stage_runs, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import count_steps_of_processes

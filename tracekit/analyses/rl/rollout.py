@@ -11,8 +11,8 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import divide_or_none, make_label_headings, make_run_heading, phrase_run, summarize_step_walls
-from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.rollout_generations import (
     HALF_BATCH,

@@ -11,8 +11,8 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.call_tree import find_culprit_below
 from tracekit.job.idle_time.loader_waits import select_long_loader_waits, sum_loader_waits
-from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import intersect, measure_coverage, merge_interval_sets, merge_intervals
 from tracekit.model.report import Finding, Instance, Place, Ranked, Section, Sheet, Verdict

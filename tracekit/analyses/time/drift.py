@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.instances import list_stage_or_step_runs, pick_instances
 from tracekit.job.longer_steps import find_longer_pause, measure_device_walls
 from tracekit.job.rank_groups import list_rank_groups
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import list_stage_or_step_runs, pick_instances
 from tracekit.job.stages.periodic import sum_planned_stage_time
 from tracekit.job.steps.steady_steps import drop_left_out_steps, list_incomplete_steps
 from tracekit.job.stragglers.causes import find_slowdown_since

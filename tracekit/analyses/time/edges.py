@@ -15,8 +15,8 @@ from tracekit.job.idle_time.causes import (
     list_edge_rows,
     make_idle_time_measurement,
 )
-from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, divide_by_gpu_steps, list_undamaged_rows
 from tracekit.model.report import Finding, Instance, Place, Section, Sheet, Verdict

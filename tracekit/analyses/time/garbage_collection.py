@@ -10,8 +10,8 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_label_headings, name_stages, phrase_run
 from tracekit.job.idle_time.causes import sum_garbage_collection_idle, sum_waits_for_garbage_collection
-from tracekit.job.instances import pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import NO_STEPS, count_gpu_steps, count_steps_of_processes
 from tracekit.model.intervals import merge_interval_sets, subtract

@@ -18,8 +18,8 @@ from tracekit.job.gpu_shares import sum_gpu_time
 from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_window, sum_window_idle_by_holder
 from tracekit.job.idle_time.causes import sum_judged_idle_by_cause
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
-from tracekit.job.instances import pick_window_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_window_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (

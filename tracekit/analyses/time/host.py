@@ -19,8 +19,8 @@ from tracekit.job.idle_time.launching import (
     select_many_kernel_rows,
     subtract_synced_gaps,
 )
-from tracekit.job.instances import pick_cost_instances, pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_cost_instances, pick_longest_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import ExistingSteps, count_gpu_steps_of_processes, count_steps_of_processes
 from tracekit.job.stages.work import phrase_stage_names

@@ -10,9 +10,9 @@ from tracekit.job.frames import make_label_headings, make_run_heading, phrase_ru
 from tracekit.job.idle_time.call_tree import find_culprit_of_pauses
 from tracekit.job.idle_time.causes import make_idle_time_measurement
 from tracekit.job.idle_time.recurring_pauses import RecurringPauses, find_recurring_pauses, select_recurring_pauses
-from tracekit.job.instances import pick_instances
 from tracekit.job.rank_groups import EvidenceLack
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import Owner
 from tracekit.job.stages.work import phrase_stage_names

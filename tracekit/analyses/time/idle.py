@@ -31,9 +31,9 @@ from tracekit.job.idle_time.causes import (
     sum_waits_for_pauses,
 )
 from tracekit.job.idle_time.pause_phrases import describe_host_pauses, is_mostly_outside_stages
-from tracekit.job.instances import pick_instances, pick_window_instances
 from tracekit.job.rank_groups import EvidenceLack
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances, pick_window_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.windows import (
     NO_STEPS,

@@ -19,8 +19,8 @@ from tracekit.job.idle_time.interruptions import (
     list_interruptions_by_stage,
     measure_step_interruptions,
 )
-from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_longest_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import Ints, measure_coverage, merge_interval_sets
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict

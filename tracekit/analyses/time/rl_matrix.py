@@ -14,8 +14,8 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import list_stage_ranges, make_label_headings, phrase_run
-from tracekit.job.instances import list_stage_runs, pick_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import list_stage_runs, pick_instances
 from tracekit.job.report.ranks_to_plot import choose_rows_to_plot
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import measure_stage_durations

@@ -19,8 +19,8 @@ from tracekit.job.frames import (
     summarize_step_walls,
 )
 from tracekit.job.idle_time.interruptions import find_costly_interruptions
-from tracekit.job.instances import pick_longest_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_longest_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import (
     NO_STEPS,

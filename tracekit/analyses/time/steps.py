@@ -21,8 +21,8 @@ from tracekit.job.frames import (
     phrase_run,
     summarize_step_walls,
 )
-from tracekit.job.instances import list_step_runs, pick_instances
 from tracekit.job.longer_steps import LongerPause, find_longer_pause, measure_device_walls
+from tracekit.job.report.instances import list_step_runs, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages, sum_planned_stage_time

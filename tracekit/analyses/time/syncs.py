@@ -12,8 +12,8 @@ from tracekit.job.frames import make_label_headings
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
 from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
-from tracekit.job.instances import pick_cost_instances
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_cost_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.job.stages.windows import STAGE_KEY, divide_by_gpu_steps, list_rows_of_windows, list_undamaged_rows
 from tracekit.model.report import Finding, Place, Section, Sheet, Verdict

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run, summarize_step_walls
-from tracekit.job.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -25,6 +24,7 @@ from tracekit.job.rank_groups import (
     phrase_rank_group,
 )
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import list_stage_or_step_runs, pick_member_instances
 from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause
 from tracekit.job.stragglers.collective_waits import (
     CollectiveWaits,

@@ -43,30 +43,30 @@ class PieceSelection(NamedTuple):
         return int(self.pieces.allocations[~is_exact].sum())
 
 
-def select_memory_pieces(whole: PieceSelection, peak: int, span: int, most: int) -> PieceSelection:
-    """Select the largest pieces and merge the others by stack, to at most about `most` pieces.
+def select_memory_pieces(selection: PieceSelection, peak: int, span: int, limit: int) -> PieceSelection:
+    """Select the largest pieces and merge the others by stack, to at most about `limit` pieces.
 
     The lifetimes of merged pieces are cut inward to parts of the time, so the bytes in use are never too many. At the
     instant `peak` they are exact. Pieces that do not last for any whole part are hidden.
     """
-    pieces = whole.pieces
-    if len(pieces.start) <= most:
-        return whole
-    key = np.where((pieces.allocations == 1) & (pieces.size > whole.floor), pieces.size, -1)
+    pieces = selection.pieces
+    if len(pieces.start) <= limit:
+        return selection
+    key = np.where((pieces.allocations == 1) & (pieces.size > selection.floor), pieces.size, -1)
     order = np.argsort(-key, kind="stable")
-    kept, rest = order[: most // 2], order[most // 2 :]
+    kept, rest = order[: limit // 2], order[limit // 2 :]
     small = HeldPieces(*(column[rest] for column in pieces))
     for parts in GRIDS:
         merged = _merge_pieces(small, _make_time_parts(peak, span, parts))
-        if len(merged.start) <= most - len(kept):
+        if len(merged.start) <= limit - len(kept):
             break
     else:
         merged = _merge_pieces(small._replace(path=np.zeros_like(small.path)), _make_time_parts(peak, span, 1))
-    hidden = whole.hidden + int(small.allocations.sum() - merged.allocations.sum())
+    hidden = selection.hidden + int(small.allocations.sum() - merged.allocations.sum())
     columns = [np.concatenate((column[kept], of_merged)) for column, of_merged in zip(pieces, merged, strict=True)]
     by_start = np.argsort(columns[0], kind="stable")
     shown = HeldPieces(*(column[by_start] for column in columns))
-    return PieceSelection(shown, max(whole.floor, int(key[rest].max())), hidden)
+    return PieceSelection(shown, max(selection.floor, int(key[rest].max())), hidden)
 
 
 def _make_time_parts(peak: int, span: int, parts: int) -> Ints:

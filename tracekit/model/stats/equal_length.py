@@ -68,15 +68,15 @@ class RunDrift:
     is_told_apart: bool
 
 
-def fit_at_length(x: Floats, t: Floats, at: Floats, rho: float | None = None) -> LengthFit:
-    """Fit `t` on the columns of `x`, and evaluate the fit at `at`; `rho` is the lag-1 correlation of the residuals if known.
+def fit_at_length(x: Floats, t: Floats, place: Floats, rho: float | None = None) -> LengthFit:
+    """Fit `t` on the columns of `x`, and evaluate the fit at `place`; `rho` is the lag-1 correlation of the residuals if known.
 
     >>> fit = fit_at_length(np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.5]))
     >>> round(fit.level, 9), round(fit.slopes[0], 9), round(fit.r2, 9)
     (2.5, 1.0, 1.0)
     """
     varies = np.ptp(x, axis=0) > 0
-    design = np.column_stack([np.ones(len(t)), (x - at)[:, varies]])
+    design = np.column_stack([np.ones(len(t)), (x - place)[:, varies]])
     coefficients, *_ = np.linalg.lstsq(design, t, rcond=None)
     residuals = t - design @ coefficients
     if rho is None:
@@ -198,10 +198,12 @@ def _correlate_most(lengths: Floats, step: Floats) -> float:
     return max(correlations, key=abs)
 
 
-def find_outlying_steps(x: Floats, t: Floats, deviations: float, least: float) -> tuple[npt.NDArray[np.bool_], Floats]:
+def find_outlying_steps(
+    x: Floats, t: Floats, deviations: float, min_share: float
+) -> tuple[npt.NDArray[np.bool_], Floats]:
     """Find the steps far above the fit on their length: (mask, expected times).
 
-    A step is far above it by `deviations` robust standard deviations and by the share `least`. The fit leaves such steps out.
+    A step is far above it by `deviations` robust standard deviations and by the share `min_share`. The fit leaves such steps out.
     """
     design = np.column_stack([np.ones(len(t)), x[:, np.ptp(x, axis=0) > 0]])
     outlying, expected = np.zeros(len(t), np.bool_), np.full(len(t), float(np.median(t)))
@@ -214,7 +216,7 @@ def find_outlying_steps(x: Floats, t: Floats, deviations: float, least: float) -
         usual = float(np.median(away[~outlying]))
         spread = 1.4826 * float(np.median(np.abs(away[~outlying] - usual)))
         outlying = away - usual > np.maximum(deviations * spread, ROUNDING * np.abs(expected))
-    return outlying & (t - expected > least * np.abs(expected)), expected
+    return outlying & (t - expected > min_share * np.abs(expected)), expected
 
 
 FITS = 3

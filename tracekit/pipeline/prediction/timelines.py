@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 
-from tracekit.job.log_strips import build_log_blocks
+from tracekit.job.run_log.log_strips import build_log_blocks
 from tracekit.model.inputs.page_blocks import PackedPage, pack_page_blocks
 from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
 from tracekit.model.tables.slots import PAGE_CAUSES

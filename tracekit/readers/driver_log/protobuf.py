@@ -38,16 +38,17 @@ def yield_fields(message: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         at += width
 
 
-def read_varint(message: bytes, start: int) -> tuple[int, int]:
+def read_varint(message: bytes, place: int) -> tuple[int, int]:
     r"""Read the varint at a position: (its value, the position after it). Raises `DamagedMessageError`.
 
     >>> read_varint(b"\x96\x01", 0)
     (150, 2)
     """
     value = shift = 0
-    for end, byte in enumerate(message[start : start + 10], start + 1):
+    for byte in message[place : place + 10]:
+        place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, end
+            return value, place
         shift += 7
     raise DamagedMessageError

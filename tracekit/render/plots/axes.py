@@ -60,7 +60,7 @@ def format_amount(value: float, unit: str, figures: int = 3) -> str:
     return make_printable(format_quantity(int(value) if value.is_integer() else value, unit, figures), NAME_LENGTH)
 
 
-def shorten_label(name: str, length: int = NAME_LENGTH) -> str:
+def shorten_chart_text(name: str, length: int = NAME_LENGTH) -> str:
     """Make a name printable and short."""
     return shorten_middle(make_printable(name, 8 * NAME_LENGTH), length)
 
@@ -69,7 +69,7 @@ def show_row_names(axes: Any, chart: Chart) -> None:
     """Show the name of each row, or of every n-th where they would overlap, the first on top."""
     interval = -(-len(chart.rows) // 60)
     places = range(0, len(chart.rows), interval)
-    axes.set_yticks(list(places), [shorten_label(chart.rows[place]) for place in places])
+    axes.set_yticks(list(places), [shorten_chart_text(chart.rows[place]) for place in places])
     axes.set_ylim(len(chart.rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
@@ -89,7 +89,7 @@ def show_legend(axes: Any, series: Sequence[str], make_sample: Any) -> None:
     """Show the names of the series between title and plot if there are several; `make_sample` makes the sample of one."""
     if len(series) < 2:
         return
-    names = [shorten_label(name) for name in series[:_LEGEND]]
+    names = [shorten_chart_text(name) for name in series[:_LEGEND]]
     samples = [make_sample(number) for number in range(len(names))]
     if len(series) > _LEGEND:
         names[-1] = f"and {len(series) - _LEGEND + 1} more"
@@ -124,6 +124,6 @@ def choose_axis_start(values: Iterable[float]) -> float:
     return low - (high - low) / 10 if 0 < high * 2 < low * 3 and low < high else min(low, 0.0)
 
 
-def fits(text: str, share: float) -> bool:
+def fits_into_plot(text: str, share: float) -> bool:
     """Check whether text fits into a share of the plot's width."""
     return len(text) * _LETTER * POINTS + 6 <= share * PLOT_WIDTH * 72

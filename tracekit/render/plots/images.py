@@ -17,7 +17,7 @@ from tracekit.model.system.installed import install_command
 from tracekit.model.text.labels import did_you_mean
 from tracekit.model.units import format_quantity
 from tracekit.render.escape import make_printable
-from tracekit.render.plots.axes import INK, POINTS, QUIET, WIDTH, shorten_label
+from tracekit.render.plots.axes import INK, POINTS, QUIET, WIDTH, shorten_chart_text
 from tracekit.render.plots.colors import assign_series_colors, assign_stage_colors, list_report_charts
 from tracekit.render.plots.kinds import DRAWINGS, FLAT
 from tracekit.render.plots.marks import find_chart_problem, limit_chart, list_marks
@@ -115,7 +115,7 @@ def _draw_on_axes(axes: Any, chart: Chart, stages: Mapping[str, str]) -> None:
         raise TracekitError(f"chart {chart.id!r}: {wrong}")
     chart = limit_chart(chart)
     marks = list_marks(chart)
-    axes.set_title(shorten_label(chart.title or chart.id, 120), loc="left", fontsize=1.2 * POINTS)
+    axes.set_title(shorten_chart_text(chart.title or chart.id, 120), loc="left", fontsize=1.2 * POINTS)
     if marks:
         DRAWINGS[chart.kind](axes, chart, marks, assign_series_colors(chart.series, stages))
     else:

@@ -10,10 +10,10 @@ from tracekit.render.plots.axes import (
     NAME_LENGTH,
     POINTS,
     Amounts,
-    fits,
+    fits_into_plot,
     format_amount,
     scale_amounts,
-    shorten_label,
+    shorten_chart_text,
     show_grid,
     show_legend,
     show_row_names,
@@ -116,14 +116,14 @@ def draw_matrix(axes: Any, chart: Chart, marks: Sequence[Mark], _colors: Sequenc
         table[mark.row, mark.series] = values.divide(mark.value)
     cells = axes.pcolormesh(np.ma.masked_invalid(table), cmap=_CELLS, edgecolors=_UNKNOWN, linewidth=0.5)
     _color_cells(axes, cells, chart, values, [mark.value for mark in marks], table.ravel())
-    columns = [shorten_label(name, max(NAME_LENGTH // len(chart.series), 8)) for name in chart.series]
+    columns = [shorten_chart_text(name, max(NAME_LENGTH // len(chart.series), 8)) for name in chart.series]
     axes.set_xticks([number + 0.5 for number in range(len(columns))], columns)
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     show_grid(axes)
     axes.grid(visible=False)
     interval = -(-len(chart.rows) // 60)
     places = range(0, len(chart.rows), interval)
-    axes.set_yticks([place + 0.5 for place in places], [shorten_label(chart.rows[place]) for place in places])
+    axes.set_yticks([place + 0.5 for place in places], [shorten_chart_text(chart.rows[place]) for place in places])
     axes.set_ylim(len(chart.rows), 0)
 
 
@@ -162,10 +162,10 @@ def _draw_box(axes: Any, amounts: Amounts, mark: Mark, top: float, height: float
     axes.broken_barh([(left, right - left)], (top, height), facecolors=color, edgecolors=color, linewidth=0.2)
 
 
-def _write_in_box(axes: Any, amounts: Amounts, mark: Mark, y: float, name: str, color: str, whole: float) -> None:
+def _write_in_box(axes: Any, amounts: Amounts, mark: Mark, y: float, name: str, color: str, length: float) -> None:
     """Write text into a bar where it fits."""
-    text, share = shorten_label(name), (abs(mark.end - mark.start) / whole if whole else 0.0)
-    if fits(text, share):
+    text, share = shorten_chart_text(name), (abs(mark.end - mark.start) / length if length else 0.0)
+    if fits_into_plot(text, share):
         middle = amounts.divide((mark.start + mark.end) / 2)
         axes.text(
             middle, y, text, ha="center", va="center", fontsize=POINTS, color=choose_text_color(color), clip_on=True

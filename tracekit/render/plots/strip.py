@@ -7,7 +7,7 @@ from html import escape
 
 from tracekit.model.report import Chart, Report
 from tracekit.model.units import format_quantity
-from tracekit.render.plots.axes import shorten_label
+from tracekit.render.plots.axes import shorten_chart_text
 from tracekit.render.plots.colors import (
     assign_series_colors,
     assign_stage_colors,
@@ -32,7 +32,9 @@ def make_strip_html(report: Report) -> str:
     more = len(chart.rows) - MOST_ROWS
     note = f"<small>and {more:,} more</small>" if more > 0 else ""
     rows = "".join(_make_rows(chart, assign_series_colors(chart.series, assign_stage_colors(charts))))
-    return f'<div style="max-width:60em"><small>{escape(shorten_label(chart.title, 120))}</small>{rows}{note}</div>'
+    return (
+        f'<div style="max-width:60em"><small>{escape(shorten_chart_text(chart.title, 120))}</small>{rows}{note}</div>'
+    )
 
 
 def _make_rows(chart: Chart, colors: list[str]) -> Iterator[str]:
@@ -46,7 +48,7 @@ def _make_rows(chart: Chart, colors: list[str]) -> Iterator[str]:
             if mark.row != row:
                 continue
             left, width = 100 * (mark.start - begin) / length, 100 * mark.size / length
-            stage, color = shorten_label(chart.series[mark.series]), colors[mark.series]
+            stage, color = shorten_chart_text(chart.series[mark.series]), colors[mark.series]
             tip = f"{stage}: {format_quantity(int(mark.size), chart.x_unit)}"
             style = (
                 f"position:absolute;left:{left:.3f}%;width:{width:.3f}%;height:100%;overflow:hidden;white-space:nowrap"
@@ -55,5 +57,5 @@ def _make_rows(chart: Chart, colors: list[str]) -> Iterator[str]:
             words = escape(stage) if width >= _NARROWEST else ""
             bars.append(f'<span title="{escape(tip)}" style="{style};{look}">{words}</span>')
         line = f'<div style="position:relative;flex:1;height:1.4em">{"".join(bars)}</div>'
-        label = f'<small style="width:9em;overflow:hidden">{escape(shorten_label(name))}</small>'
+        label = f'<small style="width:9em;overflow:hidden">{escape(shorten_chart_text(name))}</small>'
         yield f'<div style="display:flex;margin:2px 0">{label}{line}</div>'

@@ -122,25 +122,25 @@ def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, 
     return _CutPlan(conditions, columns)
 
 
-def _choose_timed_condition(name: str, own: dict[str, str], window: tuple[int, int], *, is_whole: bool) -> str | None:
+def _choose_timed_condition(name: str, types: dict[str, str], window: tuple[int, int], *, is_whole: bool) -> str | None:
     """Choose the rows of a table whose rows have a start; None to leave the table out."""
     start, end = window
     inside = f"(start >= {start} AND start < {end})"
     if name.startswith(_CUPTI):
-        return f"{inside} OR correlationId IN (SELECT id FROM temp.linked)" if "correlationId" in own else inside  # noqa: S608
+        return f"{inside} OR correlationId IN (SELECT id FROM temp.linked)" if "correlationId" in types else inside  # noqa: S608
     if name == _NVTX:
         around = f'(start < {end} AND coalesce("end", start + 1) > {start})'
         return f"eventType NOT IN {_NVTX_RANGES[:-1]}, {_NVTX_MARK}) OR {around}"
     return inside if is_whole else None
 
 
-def _choose_static_condition(name: str, own: dict[str, str], *, is_whole: bool, is_anonymous: bool) -> str | None:
+def _choose_static_condition(name: str, types: dict[str, str], *, is_whole: bool, is_anonymous: bool) -> str | None:
     """Choose the rows of a table without times; None to leave the table out."""
     if not is_anonymous:
         return "1" if is_whole or _STATIC.fullmatch(name) else None
     if not _PUBLIC_STATIC.fullmatch(name):
         return None
-    return f"name IN {_EXPORT_FACTS}" if name in EXPORT_TABLES and "name" in own else "1"
+    return f"name IN {_EXPORT_FACTS}" if name in EXPORT_TABLES and "name" in types else "1"
 
 
 def _list_linked_calls(connection: sqlite3.Connection, columns: dict[str, dict[str, str]], inside: str) -> None:
