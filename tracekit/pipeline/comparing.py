@@ -26,6 +26,7 @@ from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.prediction.timelines import list_timeline_processes
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.notes import list_value_rows
+from tracekit.readers import TRAINING_LOGS
 from tracekit.readers.loading import sniff
 from tracekit.render.json import read_report_json
 
@@ -203,7 +204,7 @@ def is_step_log(argument: str | Path) -> bool:
         return False
     sniffed = sniff(path)
     table = sniffed.reader is None and path.suffix.lower() in (".csv", ".jsonl")
-    return sniffed.reader == "driver_log" or table
+    return sniffed.reader in TRAINING_LOGS or table
 
 
 def _has_only_logs(folder: Path) -> bool:
@@ -211,7 +212,7 @@ def _has_only_logs(folder: Path) -> bool:
     is_log = False
     for entry in sorted(folder.iterdir()):
         reader = sniff(entry).reader if entry.is_file() else None
-        if entry.is_dir() or reader not in (None, "driver_log"):
+        if entry.is_dir() or reader not in (None, *TRAINING_LOGS):
             return False
         is_log |= reader is not None
     return is_log

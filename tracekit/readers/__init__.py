@@ -114,6 +114,9 @@ READERS: tuple[Reader, ...] = (
     Reader("chrome", "torch", "chrome"),
 )
 
+TRAINING_LOGS = frozenset({"driver_log", "tensorboard", "wandb", "mlflow"})
+"""Names of the readers of training logs."""
+
 
 def read_text_head(path: Path) -> tuple[bytes, Reason | None]:
     """Read the first bytes of a file's text, uncompressed.

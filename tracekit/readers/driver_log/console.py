@@ -37,7 +37,6 @@ _PROGRESS = compile_lazily(
 PROGRESS_NAME = "progress/elapsed_s"
 """Name of the seconds since the start of a run, as the progress bar of verl shows them after each step."""
 
-_PAIR = compile_lazily(r"[^\s:]:(?:[\w.]{1,60}\()?[-+.\w]{1,60}[^:]{0,200}\Z")
 _DIGITS = compile_lazily(r"[-+.0-9eE]{1,60}\)?\Z")
 MAX_WRAPPED_LINES, MAX_WRAPPED_CHARS = 200, 2**20
 
@@ -47,7 +46,7 @@ def add_console_lines(rows: Iterator[tuple[int, str | None]], log: ConsoleLog) -
     for number, line in rows:
         if line is None:
             log.values.too_long += 1
-        elif line.startswith("{"):
+        elif line.startswith("{") and not line.startswith("{'"):
             _add_json_line(line, number, log.values)
         else:
             _add_console_line(line, number, log)
@@ -121,14 +120,15 @@ def _continues_pairs(tail: str, text: str, wrapped: bool) -> bool:
     """Check whether text continues the `name:value` pairs that end with `tail`."""
     if not text.strip() or text.startswith(("[", "(")):
         return False
+    first, dash, rest = text.partition(" - ")
+    if (dash and not first.strip()) or text.startswith("- "):
+        return _has_pair(rest or text[2:])
+    if tail.rstrip().endswith(" -"):
+        return bool(_split_pair(first)[0]) and " " not in first.strip()
     last = tail.rpartition(" - ")[2]
-    is_open = not _PAIR.search(last)
-    first, dash, _ = text.partition(" - ")
-    if dash and (first.startswith("- ") or is_open or ":" in first or _DIGITS.match(first)):
-        return _has_pair(text)
-    if is_open or tail.endswith(" -"):
-        return _has_pair(f"{last}{first}")
-    return wrapped and _DIGITS.match(text) is not None
+    if not _split_pair(last)[0]:
+        return bool(_split_pair(last + first)[0])
+    return (bool(dash) or wrapped) and _DIGITS.match(first) is not None
 
 
 def _has_pair(text: str) -> bool:
