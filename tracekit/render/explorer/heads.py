@@ -29,7 +29,7 @@ def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]
 
 
 def has_log_rows(rows: ExplorerRows) -> bool:
-    """Check for rows of a driver's log, which have stages and nothing else."""
+    """Check for rows of a driver's log, which have only stages."""
     return any(row.kind == ROW_KINDS.index("log") for row in rows.rows)
 
 

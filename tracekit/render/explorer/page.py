@@ -110,10 +110,8 @@ def write_explorer_page(
     values = {
         **_write_plain_values(report, delays, findings, dropped_items),
         **_write_tables(report, budget_bytes, has_timeline=has_timeline),
-        # A log has no kernels: the program shows its stages in their place.
-        "no_top": "" if has_timeline and not has_log_rows(rows) else " hidden",
         "identity": escape(" · ".join(identity)),
-        "kernels": write_top_kernels(sums, details.texts, KINDS),
+        **_write_kernels(rows, sums, details.texts),
         **inline_assets(assets if has_timeline else replace(assets, code="")),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
@@ -183,6 +181,12 @@ def _write_plain_values(
         "skipped_title": escape(skipped_title),
         "skipped": skipped,
     }
+
+
+def _write_kernels(rows: ExplorerRows, sums: Sequence[Ints], texts: Sequence[str]) -> dict[str, str]:
+    """Render the top kernels. A log has none: the program shows its stages in their place."""
+    hidden = not rows.rows or has_log_rows(rows)
+    return {"kernels": write_top_kernels(sums, texts, KINDS), "no_top": " hidden" if hidden else ""}
 
 
 def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> dict[str, str]:

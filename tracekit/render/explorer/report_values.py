@@ -18,7 +18,7 @@ SHARES = (
     ("host_gc_ratio", "garbage collection"),
     ("host_no_op_ratio", "no op (Python, waits)"),
 )
-"""Metrics of the headline that divide a step, of GPUs or else of hosts, and their words."""
+"""Metrics of the headline that divide a step, of GPUs or, without a device, of hosts; and their words."""
 
 
 @dataclass(frozen=True, slots=True)
