@@ -11,13 +11,13 @@ const built = (folder, file) => readFileSync(path.join(folder, file), "utf8");
 test("the committed page is what the pinned build makes", () => {
   const folder = mkdtempSync(path.join(tmpdir(), "explorer-build-"));
   execFileSync(process.execPath, [path.join(WEB, "build.mjs"), folder]);
-  for (const file of ["page.js", "page.css"]) assert.equal(built(path.resolve(WEB, ".."), file), built(folder, file), `${file}: run npm run build`);
+  for (const file of ["page.js", "comparison.js", "page.css"]) assert.equal(built(path.resolve(WEB, ".."), file), built(folder, file), `${file}: run npm run build`);
   rmSync(folder, { recursive: true });
 });
 
 test("the page can be inlined: no closing tag, no address, no placeholder", () => {
   const folder = path.resolve(WEB, "..");
-  for (const file of ["page.js", "page.css"]) assert.doesNotMatch(built(folder, file), /<\/(?:script|style)|https?:|\{\{\w+\}\}|@import/i);
+  for (const file of ["page.js", "comparison.js", "page.css"]) assert.doesNotMatch(built(folder, file), /<\/(?:script|style)|https?:|\{\{\w+\}\}|@import/i);
 });
 
 test("names reach the page as text only", () => {

@@ -216,7 +216,7 @@ function fillTemplate(head, blocks) {
   const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
   const hash = (text) => createHash("sha256").update(text).digest("base64");
   const read = (file) => readFileSync(new URL(file, FOLDER), "utf8");
-  const [style, code] = [read("page.css"), read("page.js")];
+  const [style, code] = [read("page.css"), read(head.comparison ? "comparison.js" : "page.js")];
   const values = {
     title: escape(head.title),
     identity: escape(head.identity.join(" · ")),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracekit.model.report import Report
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.details import PageDetails
 from tracekit.render.explorer.processes import ExplorerRows, PageRow
+from tracekit.render.explorer.report_values import get_overview_rows
 
 KINDS = ("compute", "communication", "copies")
 ROW_KINDS = ("device", "thread", "log")
@@ -26,9 +28,26 @@ def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]
     }
 
 
+def has_log_rows(rows: ExplorerRows) -> bool:
+    """Check for rows of a driver's log, which have only stages."""
+    return any(row.kind == ROW_KINDS.index("log") for row in rows.rows)
+
+
 def list_row_notes(rows: ExplorerRows) -> list[str]:
     """List the notes on how exact the rows are."""
-    return [LOG_NOTE] if any(row.kind == ROW_KINDS.index("log") for row in rows.rows) else []
+    return [LOG_NOTE] if has_log_rows(rows) else []
+
+
+def describe_logged_stages(report: Report, rows: ExplorerRows) -> dict[str, Any]:
+    """Describe the report's table of the stages of a log; nothing on other pages."""
+    stages = get_overview_rows(report, "stage", "mean_ns", "share_ratio", "gpu_hours", "how")
+    if not stages or not has_log_rows(rows) or report.overview is None:
+        return {}
+    printable = [
+        (make_printable(str(name), 120), ns, share, hours, make_printable(str(how or ""), 120))
+        for name, ns, share, hours, how in stages
+    ]
+    return {"overview": {"rows": printable, "caption": make_printable(report.overview.caption, 300)}}
 
 
 def describe_page_row(row: PageRow) -> dict[str, Any]:

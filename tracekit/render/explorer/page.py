@@ -19,16 +19,19 @@ from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_pla
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
-from tracekit.render.explorer.heads import KINDS, describe_details, describe_page_row, list_row_notes
+from tracekit.render.explorer.heads import (
+    KINDS,
+    describe_details,
+    describe_logged_stages,
+    describe_page_row,
+    has_log_rows,
+    list_row_notes,
+)
 from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
 from tracekit.render.explorer.overlays import encode_critical_path, encode_memories, encode_memory_curves
-from tracekit.render.explorer.plain.first_screen import (
-    write_answer,
-    write_finding_items,
-    write_top_kernels,
-    write_unanswered,
-)
+from tracekit.render.explorer.plain.answer import write_answer
+from tracekit.render.explorer.plain.first_screen import write_finding_items, write_top_kernels, write_unanswered
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables, write_overview
 from tracekit.render.explorer.plain.notes import write_basis, write_notes, write_plans
 from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
@@ -93,6 +96,7 @@ def write_explorer_page(
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
         **describe_details(details, rows),
+        **describe_logged_stages(report, rows),
         "identity": identity,
         "bins": bins.count,
         "width": bins.width,
@@ -107,7 +111,7 @@ def write_explorer_page(
         **_write_plain_values(report, delays, findings, dropped_items),
         **_write_tables(report, budget_bytes, has_timeline=has_timeline),
         "identity": escape(" · ".join(identity)),
-        "kernels": write_top_kernels(sums, details.texts, KINDS),
+        **_write_kernels(rows, sums, details.texts),
         **inline_assets(assets if has_timeline else replace(assets, code="")),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
@@ -179,6 +183,12 @@ def _write_plain_values(
     }
 
 
+def _write_kernels(rows: ExplorerRows, sums: Sequence[Ints], texts: Sequence[str]) -> dict[str, str]:
+    """Render the top kernels. A log has none: the program shows its stages in their place."""
+    hidden = not rows.rows or has_log_rows(rows)
+    return {"kernels": write_top_kernels(sums, texts, KINDS), "no_top": " hidden" if hidden else ""}
+
+
 def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> dict[str, str]:
     """Render the tables: for readers without scripts, or in sight of all on a page without a timeline."""
     share = BYTES_OF_TABLES if has_timeline else BYTES_OF_TABLES_ALONE
@@ -186,6 +196,5 @@ def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> d
     return {
         "overview": "" if has_timeline else write_overview(report),
         "basis": write_basis(report, has_timeline=has_timeline),
-        "no_top": "" if has_timeline else " hidden",
         "tables": f"<noscript>{tables}</noscript>" if has_timeline else f'<section id="tables">{tables}</section>',
     }

@@ -12,8 +12,13 @@ SHARES = (
     ("exposed_comm_ratio", "communication not overlapped with compute"),
     ("copy_ratio", "exposed copies"),
     ("idle_ratio", "idle"),
+    ("host_op_ratio", "ops"),
+    ("host_collective_ratio", "waiting for collectives"),
+    ("host_loader_ratio", "data loader"),
+    ("host_gc_ratio", "garbage collection"),
+    ("host_no_op_ratio", "no op (Python, waits)"),
 )
-"""Metrics of the headline that divide a step, and their words."""
+"""Metrics of the headline that divide a step, of GPUs or, without a device, of hosts; and their words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,16 @@ def get_sheet_columns(report: Report, section_id: str, name: str) -> dict[str, l
                     columns = [list(column) for column in zip(*sheet.rows, strict=True)] or [[] for _ in sheet.headings]
                     return dict(zip((heading.name for heading in sheet.headings), columns, strict=True))
     return {}
+
+
+def get_overview_rows(report: Report, *names: str) -> list[tuple[Cell, ...]]:
+    """Get columns of the first table of the report by row; empty if it has other columns, or several runs."""
+    if report.overview is None:
+        return []
+    columns = [heading.name for heading in report.overview.headings]
+    if "run" in columns or not {*names} <= {*columns}:
+        return []
+    return [tuple(row[columns.index(name)] for name in names) for row in report.overview.rows]
 
 
 def read_rank_delays(report: Report) -> RankDelays:

@@ -28,7 +28,8 @@ class PageAssets:
 
 def read_page_assets(template: str = "page.html", folder: Path = _FOLDER) -> PageAssets:
     """Read the template, style and program of the page."""
-    return PageAssets(*((folder / name).read_text(encoding="utf-8") for name in (template, "page.css", "page.js")))
+    names = (template, "page.css", template.replace(".html", ".js"))
+    return PageAssets(*((folder / name).read_text(encoding="utf-8") for name in names))
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The first screen without scripts: the answer, findings with advice, top kernels, and unanswered questions."""
+"""The first screen without scripts: findings with advice, top kernels, and unanswered questions."""
 
 from __future__ import annotations
 
@@ -14,44 +14,10 @@ from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.plain.notes import write_finding_facts
-from tracekit.render.explorer.report_values import SHARES, RankDelays
 
 Ints = npt.NDArray[np.int64]
 
 TOP_KERNELS = 12
-LEAST_DELAY = 0.01
-"""Share of a step below which a late rank is not part of the answer."""
-
-
-def write_answer(report: Report, delays: RankDelays) -> str:
-    """Write the answer in one or two sentences: the step its parts, and the rank that others wait for."""
-    metrics = {metric.name: metric.value for metric in report.headline}
-    step_ns = metrics.get("step_wall")
-    if report.answer or not step_ns:
-        return make_printable(report.answer or report.title, phrases.SENTENCE)
-    shares = [
-        f"{metrics[name]:.0%}".replace("%", " %") + f" {words}"
-        for name, words in SHARES
-        if metrics.get(name) is not None
-    ]
-    sentence = f"A step takes {format_quantity(step_ns, 'ns')}"
-    sentence += f": {', '.join(shares)}." if shares else "."
-    return " ".join(part for part in (sentence, _write_late_rank(delays, step_ns)) if part)
-
-
-def _write_late_rank(delays: RankDelays, step_ns: float) -> str:
-    """Write which of several ranks is the latest, if that costs a noticeable share of the step."""
-    if len(delays.late_ns) < 3:
-        return ""
-    rank, waits_ns = max(delays.late_ns.items(), key=lambda pair: pair[1])
-    if waits_ns > LEAST_DELAY * step_ns:
-        return f"Other ranks wait {format_quantity(waits_ns, 'ns')} for rank {rank}."
-    if not delays.beyond_ns:
-        return ""
-    rank, beyond_ns = max(delays.beyond_ns.items(), key=lambda pair: pair[1])
-    if beyond_ns > LEAST_DELAY * step_ns:
-        return f"Rank {rank} is busy {format_quantity(beyond_ns, 'ns')} longer than the median rank."
-    return ""
 
 
 def write_finding_items(findings: Sequence[Mapping[str, Any]], report: Report) -> str:

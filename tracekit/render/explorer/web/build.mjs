@@ -1,4 +1,4 @@
-// Writes page.js and page.css beside this folder, or into the folder given as the first argument.
+// Writes page.js, comparison.js and page.css beside this folder, or into the folder given as the first argument.
 import { createRequire } from "node:module";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -6,14 +6,17 @@ import { fileURLToPath } from "node:url";
 const here = path.dirname(fileURLToPath(import.meta.url));
 // `npm run setup` installs packages here: a node_modules inside tracekit/ would be packaged.
 const { build } = createRequire(path.resolve(here, "../../../../build/explorer/package.json"))("esbuild");
-await build({
+const options = {
   absWorkingDir: here,
-  entryPoints: ["page.ts", "page.css"],
-  outdir: process.argv[2] ?? path.dirname(here),
   bundle: true,
   minify: true,
   charset: "utf8",
   format: "esm",
   target: ["chrome110", "firefox115", "safari16.4"],
   legalComments: "none",
-});
+};
+const folder = process.argv[2] ?? path.dirname(here);
+// One program per template: what only the other kind of page needs is left out.
+for (const name of ["page", "comparison"])
+  await build({ ...options, entryPoints: ["page.ts"], outfile: path.join(folder, `${name}.js`), define: { COMPARISON: String(name === "comparison") } });
+await build({ ...options, entryPoints: ["page.css"], outdir: folder });

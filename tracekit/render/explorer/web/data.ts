@@ -2,7 +2,7 @@
 import { shortenName } from "./format";
 
 export interface Row {
-  kind: "device" | "thread";
+  kind: "device" | "thread" | "log";
   rank: number | null;
   device: number | null;
   thread: string | number | null;
@@ -107,6 +107,8 @@ export interface Head {
   host_floor?: number;
   comparison?: Comparison;
   threads?: string[][];
+  /** Table of the stages of a log alone. */
+  overview?: { rows: [stage: string, ns: number, share: number, hours: number | null, how: string][]; caption: string } | null;
 }
 export interface Step {
   index: number;
@@ -516,6 +518,7 @@ export class Data {
   }
   private nameInSide(row: number): string {
     const it = this.head.rows[row];
+    if (it.kind === "log") return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
     const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
@@ -537,6 +540,11 @@ export class Data {
   /** Names a stage; launches outside any stage have none. */
   nameStage(stage: number): string {
     return stage < 0 ? "outside any stage" : this.names[stage];
+  }
+
+  /** A driver's log has steps and stages, and nothing of devices or threads. */
+  isLog(row: number): boolean {
+    return this.head.rows[row].kind === "log";
   }
 
   /** Some threads of a host run collectives only. */

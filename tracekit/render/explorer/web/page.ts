@@ -6,12 +6,16 @@ import { makeKey, makePage } from "./scope";
 import { makeSearch } from "./search";
 import { buildShell, capitalize, connectShell, find, makeChooser, makeSwitch, makeTabs, type Tab } from "./shell";
 import { makeMemoryTab } from "./snapshots";
+import { makeStages } from "./stages";
 import { makeTabBuilders } from "./tabs";
 import { countKernels, groupWork, make, makeButton, makeTable } from "./tables";
 import { assignStages, getCauseColor } from "./theme";
 import { makeTimeline } from "./timeline";
 
 const FIRST_KERNELS = 8;
+
+// Each kind of page has a program of its own, so a report does not carry the code of comparisons.
+declare const COMPARISON: boolean;
 
 buildShell();
 const head = JSON.parse(find("head").textContent!) as Head;
@@ -48,20 +52,24 @@ const { search, goToHit } = makeSearch(page);
 page.search = search;
 const builders = makeTabBuilders(page);
 const issues = makeIssues(page, chooseRows);
-const change = head.comparison ? makeChange(page) : null;
-const timeTab: Tab = { id: "time", title: "Time", build: builders.makeTimeTab };
+const change = COMPARISON ? makeChange(page) : null;
+const stages = page.hasWork ? null : makeStages(page);
+const timeTab: Tab = { id: "time", title: "Time", build: stages ? stages.makeStageTab : builders.makeTimeTab };
 const memoryTab: Tab = { id: "memory", title: "Memory", build: () => makeMemoryTab(data, () => tabs.rebuild("memory")) };
-const tabs = makeTabs(
-  !head.rows.length && !change
-    ? [memoryTab]
-    : change
-      ? [...change.tabs, ...(head.rows.length ? [{ ...timeTab, title: "Idle time" }] : []), change.sheetTab]
-      : [timeTab, { id: "kernels", title: capitalize(`${noun}s`), build: builders.makeKernelTab }, { id: "ranks", title: "Ranks", build: builders.makeRankTab }, memoryTab],
-  writeLink,
-);
+/** The tabs that have something to show. */
+function listTabs(): Tab[] {
+  if (change) return [...change.tabs, ...(head.rows.length ? [{ ...timeTab, title: "Idle time" }] : []), change.sheetTab];
+  const list = head.rows.length ? [timeTab] : [];
+  if (head.rows.length && !stages) list.push({ id: "kernels", title: capitalize(`${noun}s`), build: builders.makeKernelTab });
+  if (head.rows.filter((_, row) => data.hasCompute(row)).length > 1) list.push({ id: "ranks", title: "Ranks", build: builders.makeRankTab });
+  if (head.memories.length) list.push(memoryTab);
+  return list;
+}
+const tabs = makeTabs(listTabs(), writeLink);
 
 // Top kernels
 function drawTop(): void {
+  if (stages) return stages.drawStages();
   const title = make("h2", "", `Top ${noun}s `);
   title.id = "top-title";
   title.append(make("span", "quiet", `${page.describeScope()} · ${page.describeExactness()}`));
@@ -187,7 +195,7 @@ function makeControls(): void {
   const field = make("input");
   field.id = "find";
   field.type = "search";
-  field.placeholder = `Find ${noun}, stage, call ( / )`;
+  field.placeholder = stages ? "Find stage ( / )" : `Find ${noun}, stage, call ( / )`;
   field.setAttribute("aria-label", "Find in the timeline");
   field.oninput = () => search(field.value);
   field.onkeydown = (event) => {
@@ -283,6 +291,7 @@ addEventListener("hashchange", () => {
 });
 change?.drawGate();
 if (head.rows.length) {
+  find("top").hidden = false;
   readLink();
   makeControls();
   drawLegend();

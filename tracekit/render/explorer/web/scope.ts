@@ -12,6 +12,8 @@ export interface Page {
   state: TimelineState;
   noun: string;
   hasDevices: boolean;
+  /** False where only logs were read: nothing of kernels, ops or idle time. */
+  hasWork: boolean;
   counts: Counts;
   onlyRow: number | null;
   withWarmUp: boolean;
@@ -41,6 +43,7 @@ export function makePage(data: Data, timeline: Timeline): Page {
   const { head } = data;
   const { state } = timeline;
   const hasDevices = head.rows.some((row) => row.kind === "device");
+  const hasWork = head.rows.some((row) => row.kind !== "log");
   const counted = head.counted?.length ? new Set(head.counted) : null;
   const getDefault = (): Scope => (head.comparison ? { kind: "counted" } : counted ? { kind: "steps", numbers: counted } : { kind: "all" });
   const page: Page = {
@@ -49,6 +52,7 @@ export function makePage(data: Data, timeline: Timeline): Page {
     timeline,
     state,
     hasDevices,
+    hasWork,
     noun: hasDevices ? "kernel" : "operator",
     counts: { work: [], named: 1, exact: true },
     onlyRow: null,
@@ -63,7 +67,7 @@ export function makePage(data: Data, timeline: Timeline): Page {
   };
   const describeRows = (): string => {
     const rows = [...page.getRows()];
-    return rows.length > 1 ? `${formatCount(rows.length)} ${hasDevices ? "GPUs" : "threads"}` : data.nameRow(rows[0]);
+    return rows.length > 1 ? `${formatCount(rows.length)} ${hasDevices ? "GPUs" : hasWork ? "threads" : "logs"}` : data.nameRow(rows[0]);
   };
   const describePart = (): string => {
     const scope = page.getScope();

@@ -1,18 +1,19 @@
 // The tab of memory snapshots: bands by site over time, and the allocations of one moment.
 import { BEFORE, buildStaircase, getBandColor, listLive, loadPieces, makeBands, type Pieces } from "./bands";
-import { Data, type Snapshot } from "./data";
+import type { Data, Snapshot } from "./data";
 import { formatBytes, formatCount, formatMoment } from "./format";
 import { buildTree, makeFlame } from "./flame";
 import { makeKey } from "./scope";
 import { makeChooser, type Parts } from "./shell";
 import { type Column, make, makeButton, makeTable } from "./tables";
 
-let snapshot = 0;
+/** The shown snapshot: the one with the highest peak at first, which the answer of the page is about. */
+let snapshot = -1;
 const staircases = new Map<number, { pieces: Pieces; stairs: ReturnType<typeof buildStaircase> }>();
 export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Parts> {
   const { head } = data;
   const { memories } = head;
-  if (!memories.length) return [make("p", "quiet", head.rows.some((_, row) => Data.has(`curve${row}`)) ? "No memory snapshot was given. The timeline shows the memory curve of the trace." : "No memory snapshot was given.")];
+  if (snapshot < 0) snapshot = memories.reduce((most, { peak }, i) => (peak > memories[most].peak ? i : most), 0);
   let loaded = staircases.get(snapshot);
   if (!loaded) {
     const pieces = await loadPieces(data, snapshot);

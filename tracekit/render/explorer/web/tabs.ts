@@ -49,12 +49,14 @@ export function makeTabBuilders(page: Page) {
     else timeline.say("No idle gap in the selection.");
   }
 
+  /** Measures the rows with idle time: of a process without a device, only the main thread has gaps. */
   function measureScope(): { all: number; idle: number | null } {
     const scope = getScope();
     let all = 0;
     const isIn = (step: Step): boolean => (scope.kind === "counted" ? step.counted : scope.kind === "steps" && scope.numbers.has(step.number ?? -1));
     let idle = scope.kind === "steps" || scope.kind === "counted" ? 0 : null;
     for (const row of getRows()) {
+      if (head.rows[row].kind === "thread" && !data.rows[row].gaps.length) continue;
       const [first, last] = data.getExtent(row);
       for (const [start, end] of listWindows(data, scope, row)) all += Math.max(0, Math.min(last, end) - Math.max(first, start));
       if (idle !== null) for (const step of data.rows[row].steps) if (isIn(step)) idle += step.idle;
@@ -79,7 +81,7 @@ export function makeTabBuilders(page: Page) {
     const { all, idle } = measureScope();
     const total = idle ?? named;
     const [top] = [...byCause].sort((a, b) => b[1] - a[1]);
-    const subject = hasDevices ? "GPUs are" : "The threads are";
+    const subject = hasDevices ? "GPUs are" : "The main threads are";
     const answer = top ? `${subject} idle ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap is recorded here.";
     const [dropped, droppedNs] = head.dropped_gaps;
     const rest = total - named > 0.005 * total ? ` ${formatShare(named / total)} of the idle time is in these gaps.` : "";

@@ -4,7 +4,7 @@ import type { Data } from "./data";
 import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
-import { getKindColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
+import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
 import { alignRows, listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
@@ -75,15 +75,16 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   const { listOrder, drawHeat } = makeHeat(data, state, lanes);
   const getTop = (): number => (state.pair ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
-  const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2;
+  const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
   const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
+  const hasGaps = !head.rows.every((_, row) => data.isLog(row));
   const say = (text: string): void => {
     detail.textContent = detail.title = text || getHint();
   };
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
       ? "Drag to pan, pinch to zoom, tap for details."
-      : "w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it · n next issue · g longest gap · / find · ? all keys";
+      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? " · n next issue · g longest gap" : ""} · / find · ? all keys`;
 
   // View
   function setView(t: number, e: number): void {
@@ -298,6 +299,11 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       g.beginPath();
       g.rect(x0, 0, x1 - x0, h);
       g.clip();
+      if (data.isLog(state.focus))
+        for (const range of data.rows[state.focus].ranges[0]) {
+          g.fillStyle = getStageColor(data.names[range.name]);
+          g.fillRect(gutter + (range.start - t) / scale, 0, Math.max(0.5, (range.end - range.start) / scale), h);
+        }
       const heights = new Float64Array(w);
       for (let plane = 0; plane < 3; plane++) {
         g.fillStyle = getKindColor(plane);

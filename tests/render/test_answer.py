@@ -1,0 +1,83 @@
+"""The answer of the page: its numbers are those of the report."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracekit.model.report import Report
+from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.render.explorer.plain.answer import write_answer
+from tracekit.render.explorer.report_values import RankDelays
+from tracekit.render.json import render_json
+from tracekit.render.options import RenderOptions
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NONE = RankDelays({}, {})
+
+
+def analyze(path):
+    report = analyze_uncached(path, Options(jobs=1)).report
+    return report, json.loads(render_json(report, RenderOptions()))
+
+
+def list_shares(answer):
+    """The parts of an answer as (percent, name)."""
+    return [
+        (int(share), name)
+        for share, name in re.findall(r"(\d+) % (?:by )?([^,.(]+(?:\.[^,.( ]+)*[^,.(]*?) ?(?=[,(]|\.$)", answer)
+    ]
+
+
+def test_a_log_alone_says_the_mean_step_its_stages_and_their_notes(tmp_path):
+    """Ten steps: 6 s of gen, 3 s of update_actor, 1 s in no timer; every second one has 2 s of saving more."""
+    lines = [
+        {"timing_s/gen": 6.0, "timing_s/update_actor": 3.0, "timing_s/step": 10.0 + 2.0 * (number % 2 == 0)}
+        | ({"timing_s/save_checkpoint": 2.0} if number % 2 == 0 else {})
+        for number in range(1, 11)
+    ]
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": number, "data": line}) + "\n" for number, line in enumerate(lines, 1))
+    )
+    report, values = analyze(tmp_path)
+    answer = write_answer(report, NONE)
+    (_, mean, *_), *stages = values["overview"]["rows"]
+    assert answer.startswith(f"A step takes {mean / 1e9:.1f} s on average (median ")
+    shares = list_shares(answer)
+    assert shares[:2] == [(round(share * 100), name) for name, _, share, *_ in stages[:2]]
+    assert [name for _, name in shares[:2]] == ["gen", "update_actor"]
+    assert "every 2 steps" in answer
+
+
+def test_several_logs_or_other_tables_have_no_such_sentence():
+    report, _ = analyze(EXAMPLES / "verl_cpu" / "metrics.jsonl")
+    assert "on average" in write_answer(report, NONE)
+    twice = replace(report, headline=report.headline * 2)
+    assert write_answer(twice, NONE) == report.title
+    assert write_answer(replace(report, overview=None), NONE) == report.title
+
+
+def test_snapshots_say_the_peak_and_where_it_was_allocated():
+    report, values = analyze(EXAMPLES / "simulated_memory" / "leaking")
+    peak = next(metric for metric in values["headline"] if metric["name"] == "peak_requested")
+    rows = values["overview"]["rows"]
+    assert sum(size for _, size, *_ in rows) == peak["value"]
+    answer = write_answer(report, NONE)
+    assert answer.startswith(f"The {peak['label']} is {peak['value'] / 2**20:.0f} MiB: ")
+    for where, _, share, *_ in rows[:4]:
+        assert f"{share:.0%}".replace("%", " %") + f" by {where}" in answer
+
+
+def test_a_run_without_a_device_says_what_its_hosts_did():
+    report, values = analyze(EXAMPLES / "verl_cpu")
+    shares = {metric["name"]: metric["value"] for metric in values["headline"] if metric["name"].startswith("host_")}
+    answer = write_answer(report, NONE)
+    assert len(shares) >= 3
+    assert [int(share) for share in re.findall(r"(\d+) %", answer)] == [round(share * 100) for share in shares.values()]
+
+
+@pytest.mark.parametrize("answer", ["", "Run 2 is 3 % slower."])
+def test_a_report_without_numbers_has_its_title_or_its_own_answer(answer):
+    assert write_answer(Report("a run", "1.0", answer=answer), NONE) == (answer or "a run")
