@@ -15,9 +15,19 @@ from recorded import REAL
 import tracekit
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.timeline.cutting.names import Placeholders, is_public_name
+from tracekit.pipeline.timeline.cutting.names import Placeholders
 from tracekit.pipeline.timeline.cutting.search import cut_profile
+from tracekit.pipeline.timeline.cutting.vocabulary import is_public_name
 from tracekit.pipeline.timeline.time_ranges import parse_time_range
+from tracekit.process.ops.kernel_names import (
+    classify_matrix_unit,
+    is_always_wide_kernel,
+    is_gemm_kernel,
+    is_plain_convolution,
+    is_split_k_reduction,
+    parse_loaded_elements,
+)
+from tracekit.process.ops.pointwise import is_pointwise_kernel
 
 QUICK = Options(jobs=1, cache=False)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulated_gpu"
@@ -97,6 +107,63 @@ def test_public_names_stay(name, is_device):
 )  # fmt: skip
 def test_private_names_do_not(name, is_device):
     assert not is_public_name(name, is_device=is_device)
+
+
+PRIVATE_PLACES = (
+    "void at::native::elementwise_kernel<{0}>(float)", "void at::native::{0}<4>(int)", "{0}::add<float>(int)",
+    "void at::native::{0}elementwise_kernel<4>(int)", "void at::native::elementwise_kernel{0}<4>(int)",
+    "void at::native::elementwise_{0}_kernel<4>(int)", "triton_poi_fused_{0}", "triton_poi_fused_add_{0}_mul_0",
+    "triton_poi_{0}_add", "{0}Backward0", "Add{0}Backward0", "autograd::engine::evaluate_function: {0}Backward0",
+    "cu{0}", "cuda{0}", "cudaLaunch{0}", "cudaLaunchKernel{0}", "hip{0}", "cublas{0}", "cudnnCreate{0}", "nccl{0}",
+    "ncclAllReduce{0}", "gloo:{0}", "nccl:all_reduce_{0}", "c10d::{0}", "aten::{0}", "aten::mm.{0}", "aten::add_{0}",
+    "ampere_sgemm_{0}_tn", "cutlass_80_{0}_s1688gemm_tn_align4", "Cijk_{0}", "nvjet_{0}", "sm80_{0}", "Memcpy HtoD ({0})",
+    "ncclDevKernel_AllReduce_{0}", "ncclDevKernel_{0}", "Optimizer.step#{0}.step", "nn.Module: {0}_0", "ProfilerStep#1{0}",
+    "enumerate(DataLoader)#{0}.__next__", "## {0} ##", "## Call CompiledFxGraph {0} ##", "update_actor{0}", "stream {0}",
+    "torch::autograd::{0}", "execute_context_1({0})_generation_0(0)", "step[{0} bs=3]", "{0}", "_ZN2at6native{0}E",
+    "FSDP::{0}", "void cub::DeviceScanKernel<cub::{0}>(int)", "(anonymous namespace)::{0}", "add {0}", "{0} add", "step {0}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PRIVATE_PLACES)
+@given(word=st.from_regex(r"[QZqz]q[a-zA-Z]{4,12}", fullmatch=True), is_device=st.booleans())
+def test_no_private_word_survives_at_any_place_of_a_name(place, word, is_device):
+    for kind in ("kernel", "function", "annotation", "event", "thread"):
+        replaced = Placeholders().replace(place.format(word), kind, is_device=is_device)
+        assert word.lower() not in replaced.lower()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::elementwise_kernel<SecretFunctor>(float)", "triton_poi_fused_secret_reward", "SecretLossBackward0",
+        "cuSecretThing", "gloo:secret_op", "void cutlass::Kernel<reward_gemm>()", "triton_poi_fused_loss_v2_0", "cuRewardEvent",
+    ],
+)  # fmt: skip
+def test_names_with_a_public_beginning_are_replaced(name):
+    assert not is_public_name(name, is_device=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void secret::sgemm_reward_tensorop_align2<int>()", "secret_bf16_gemm", "volta_scudnn_128x64_secret", "splitKreduce_secret",
+        "nvjet_secret_tst", "void secret::elementwise_kernel<reward>(int)", "secret_simt_sgemm", "secret_kernel",
+    ],
+)  # fmt: skip
+def test_the_placeholder_of_a_kernel_keeps_its_class_of_work(name):
+    replaced = Placeholders().replace(name, "kernel", is_device=True)
+    assert "secret" not in replaced
+    for classify in (
+        classify_matrix_unit,
+        is_gemm_kernel,
+        is_plain_convolution,
+        is_split_k_reduction,
+        is_pointwise_kernel,
+    ):
+        assert classify(replaced) == classify(name)
+    if is_gemm_kernel(name):
+        assert parse_loaded_elements(replaced) == parse_loaded_elements(name)
+        assert is_always_wide_kernel(replaced) == is_always_wide_kernel(name)
 
 
 def test_placeholders_are_stable_and_keep_the_kind():
