@@ -21,6 +21,8 @@ _PAGE_BYTES = 512
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _CALLS = f"{_CUPTI}RUNTIME"
 _NVTX = "NVTX_EVENTS"
+_SYSTEM_CALLS = "OSRT_API"
+"""Calls of the operating system: the only table outside CUDA and NVTX that an anonymized cut keeps."""
 _NVTX_RANGES = "(59, 60, 70, 71)"
 _NVTX_MARK = 34
 _NAME_COLUMN = re.compile(r"name|text|string|value|label", re.IGNORECASE)
@@ -111,7 +113,9 @@ def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, 
         if name == "StringIds" or name.startswith("sqlite_"):
             continue
         if "start" in own:
-            condition = _choose_timed_condition(name, own, (start, end), is_whole=level == "full" and not is_anonymous)
+            condition = _choose_timed_condition(
+                name, own, (start, end), is_whole=level == "full" and (not is_anonymous or name == _SYSTEM_CALLS)
+            )
         elif "timestamp" in own and name != "DIAGNOSTIC_EVENT":
             is_read = level != "lean" and (not is_anonymous or name == "GPU_METRICS")
             condition = f"(timestamp >= {start} AND timestamp < {end})" if is_read else None

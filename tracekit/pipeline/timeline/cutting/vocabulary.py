@@ -75,6 +75,8 @@ def is_public_name(name: str, *, is_device: bool = False) -> bool:
         or _TRANSFER.fullmatch(name)
     ):
         return True
+    if name in load_public_words("system_calls"):
+        return True
     return _is_public_host_name(name) or (is_device and is_public_kernel(name))
 
 
