@@ -101,11 +101,7 @@ def _convert_window(path: Path, start_ns: int, end_ns: int) -> tuple[int, int]:
 
 def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, *, is_anonymous: bool) -> _CutPlan:
     """Choose the tables, and the rows of each."""
-    names = [name for (name,) in connection.execute("SELECT name FROM src.sqlite_master WHERE type = 'table'")]
-    columns: dict[str, dict[str, str]] = {}
-    for name in names:
-        rows = connection.execute(f"PRAGMA src.table_info({quote_identifier(name)})")
-        columns[name] = {row[1]: row[2] for row in rows}
+    columns = _list_columns(connection)
     conditions: dict[str, str] = {}
     inside = f"(start >= {start} AND start < {end})"
     _list_linked_calls(connection, columns, inside)
@@ -124,6 +120,16 @@ def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, 
         if condition is not None:
             conditions[name] = condition
     return _CutPlan(conditions, columns)
+
+
+def _list_columns(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:
+    """List the columns of each table of the export with their declared types."""
+    names = [name for (name,) in connection.execute("SELECT name FROM src.sqlite_master WHERE type = 'table'")]
+    columns: dict[str, dict[str, str]] = {}
+    for name in names:
+        rows = connection.execute(f"PRAGMA src.table_info({quote_identifier(name)})")
+        columns[name] = {row[1]: row[2] for row in rows}
+    return columns
 
 
 def _choose_timed_condition(name: str, own: dict[str, str], window: tuple[int, int], *, is_whole: bool) -> str | None:
