@@ -54,7 +54,7 @@ def command(
     tracekit cut rank0.json.gz --range 'step 3' -o step3.json.gz
 
     A Chrome trace stays a Chrome trace, an export of nsys an SQLite file. Memory snapshots and logs cannot be cut.
-    `--anonymize` keeps the names of operators, CUDA and NCCL calls, kernels of known libraries, and stages; times and sizes stay.
+    `--anonymize` keeps names made of listed identifiers only: operators, CUDA and NCCL calls, library kernels, stages. Times and shapes stay.
     """  # noqa: D301 - click reads the escape
     from tracekit.pipeline.timeline.cutting.search import cut_profile
     from tracekit.pipeline.timeline.time_ranges import parse_time_range

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.trace import SparseColumn
 from tracekit.pipeline.timeline.arguments import RecordedArguments, quote_json
 from tracekit.pipeline.timeline.cutting.names import Placeholders
+from tracekit.pipeline.timeline.cutting.vocabulary import is_public_text
 from tracekit.pipeline.timeline.rows import ROWS_PER_CHUNK, format_micros
 from tracekit.readers.chrome import ARGUMENTS
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_OF_CATEGORY, classify_rows
@@ -48,6 +50,25 @@ _PUBLIC_META = (
 )
 _PUBLIC_DISTRIBUTED = ("backend", "rank", "world_size", "pg_count", "nccl_version")
 _PUBLIC_FIELDS = ("id", "bp", "s")
+_PUBLIC_PHASES = frozenset("BEXibnesftPNODMVvRcCIS(),")
+_PUBLIC_PROPERTY = (
+    *(
+        "id",
+        "name",
+        "totalGlobalMem",
+        "computeMajor",
+        "computeMinor",
+        "maxThreadsPerBlock",
+        "maxThreadsPerMultiprocessor",
+    ),
+    *("regsPerBlock", "regsPerMultiprocessor", "warpSize", "sharedMemPerBlock", "sharedMemPerMultiprocessor", "numSms"),
+    "sharedMemPerBlockOptin",
+)
+_PUBLIC_FACT = re.compile(
+    r"[\d.,+ -]*|ms|ns|(?:cpu:|cuda:|hip:)?(?:nccl|gloo|mpi|ucc)(?:,(?:cpu:|cuda:|hip:)(?:nccl|gloo|mpi|ucc))*"
+    r"|(?:NVIDIA|AMD|Tesla|GeForce|Quadro|Instinct|RTX|GTX|GB?\d{2,3}|[AHBVPTL]\d{1,3}|MI\d{2,3}X?|\d+GB|SXM\d?|PCIe|HBM\w?"
+    r"|Ti|SUPER|NVL|Graphics|Radeon|Ada|Generation|Laptop|GPU|[\d -])+"
+)
 _PUBLIC_TEXT_ARGUMENTS = (
     *("dtype", "Collective name", "Input Dims", "Input type", "Input Strides", "Process Group Ranks", "grid", "block"),
 )
@@ -146,10 +167,10 @@ def write_cut_pieces(
     if level != "full" or placeholders is not None:
         args = {key: args[key] for key in args if key in {*ARGUMENTS, *read_arguments, *_NAMED_ARGUMENTS, "sort_index"}}
     labels: Sequence[Codes] = (scan.ph, scan.cat, scan.name, scan.pid, scan.tid)
-    fields = dict(scan.fields)
+    fields: dict[str, SparseColumn] = dict(scan.fields)
     if placeholders is not None:
         args, labels = _anonymize_arguments(args, placeholders), _anonymize_labels(trace, scan, placeholders, is_kept)
-        fields = {key: column for key, column in fields.items() if key in _PUBLIC_FIELDS}
+        fields = _anonymize_fields(fields, placeholders)
     texts = [
         _format_codes(key, column) for key, column in zip(("ph", "cat", "name", "pid", "tid"), labels, strict=True)
     ]
@@ -222,10 +243,10 @@ def pack_pieces(pieces: Iterator[str], *, compressed: bool) -> Iterator[bytes]:
 
 def _anonymize_meta(meta: Mapping[str, Any], placeholders: Placeholders) -> dict[str, Any]:
     """Keep the public facts outside the events."""
-    kept = {key: meta[key] for key in _PUBLIC_META if key in meta}
+    kept = {key: _keep_public_facts(meta[key]) for key in _PUBLIC_META if key in meta}
     given = meta.get("distributedInfo")
     if isinstance(given, Mapping):
-        facts = {key: given[key] for key in _PUBLIC_DISTRIBUTED if key in given}
+        facts = {key: _keep_public_facts(given[key]) for key in _PUBLIC_DISTRIBUTED if key in given}
         groups = given.get(_GROUPS)
         if isinstance(groups, Sequence) and not isinstance(groups, str):
             facts[_GROUPS] = [_anonymize_group(group, placeholders) for group in groups if isinstance(group, Mapping)]
@@ -235,9 +256,36 @@ def _anonymize_meta(meta: Mapping[str, Any], placeholders: Placeholders) -> dict
 
 def _anonymize_group(group: Mapping[str, Any], placeholders: Placeholders) -> dict[str, Any]:
     """Keep the ranks and size of a process group, and replace its name."""
-    kept = {key: group[key] for key in ("pg_size", "ranks") if key in group}
+    kept = {key: _keep_public_facts(group[key]) for key in ("pg_size", "ranks") if key in group}
     kept["pg_name"] = _anonymize_text(str(group.get("pg_name", "")), "group", placeholders)
     return kept
+
+
+def _keep_public_facts(value: Any) -> Any:
+    """Keep numbers, versions, backends and names of GPUs; other texts become None."""
+    if isinstance(value, Mapping):
+        return {key: _keep_public_facts(value[key]) for key in _PUBLIC_PROPERTY if key in value}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_keep_public_facts(item) for item in value]
+    if isinstance(value, str):
+        return value if _PUBLIC_FACT.fullmatch(value) else None
+    return value
+
+
+def _is_public_value(value: Any) -> bool:
+    """Check whether a recorded argument has numbers and public words only."""
+    if isinstance(value, str):
+        return is_public_text(value)
+    if isinstance(value, Mapping):
+        return False
+    return all(map(_is_public_value, value)) if isinstance(value, Sequence) else True
+
+
+def _keep_marked(column: SparseColumn, marks: Sequence[bool]) -> SparseColumn:
+    """Keep the rows of a column whose value is marked."""
+    assert column.categories is not None, "only a column of texts has values to mark"
+    chosen = np.array([*marks, False], np.bool_)[column.values]
+    return Sparse(column.rows[chosen], column.values[chosen], column.categories)
 
 
 def _anonymize_text(value: str, kind: str, placeholders: Placeholders) -> str:
@@ -249,17 +297,33 @@ def _anonymize_arguments(args: Mapping[str, SparseColumn], placeholders: Placeho
     """Keep numbers, texts of a closed vocabulary, and placeholders for names."""
     kept: dict[str, SparseColumn] = {}
     for key, column in args.items():
-        if column.categories is None or key in _PUBLIC_TEXT_ARGUMENTS:
+        if column.categories is None:
             kept[key] = column
         elif kind := _NAMED_ARGUMENTS.get(key):
             texts = [_anonymize_value(value, kind, placeholders) for value in column.categories]
             kept[key] = Sparse(column.rows, column.values, texts)
         else:
-            is_number = np.array([isinstance(value, int | float) for value in column.categories], np.bool_)[
-                column.values
-            ]
-            if is_number.any():
-                kept[key] = Sparse(column.rows[is_number], column.values[is_number], column.categories)
+            is_text = key in _PUBLIC_TEXT_ARGUMENTS
+            marks = [_is_public_value(v) if is_text else isinstance(v, int | float) for v in column.categories]
+            if any(marks):
+                kept[key] = _keep_marked(column, marks)
+    return kept
+
+
+def _anonymize_fields(fields: Mapping[str, SparseColumn], placeholders: Placeholders) -> dict[str, SparseColumn]:
+    """Keep the ids and marks of flows; an id that is a text becomes a placeholder."""
+    kept: dict[str, SparseColumn] = {}
+    for key in _PUBLIC_FIELDS:
+        column = fields.get(key)
+        if column is None:
+            continue
+        if column.categories is not None and key == "id":
+            column = Sparse(
+                column.rows, column.values, [_anonymize_value(v, "id", placeholders) for v in column.categories]
+            )
+        elif column.categories is not None:
+            column = _keep_marked(column, [v in ("e", "t", "p", "g") for v in column.categories])
+        kept[key] = column
     return kept
 
 
@@ -283,12 +347,22 @@ def _anonymize_labels(
         for code in np.unique(scan.name.codes[is_kept & trace.is_of(name)]).tolist():
             if code >= 0 and not (name == "meta" and scan.name.values[code] in _META_NAMES):
                 values[code] = placeholders.replace(str(scan.name.values[code]), kind, is_device=is_device)
-    known = {*CLASS_OF_CATEGORY, "trace", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "cpu_instant_event"}
-    cats = [v if str(v).lower() in known else placeholders.replace(str(v), "category") for v in scan.cat.values]
-    threads = [[_anonymize_value(v, "thread", placeholders) for v in column.values] for column in (scan.pid, scan.tid)]
     return (
-        scan.ph,
-        Codes(scan.cat.codes, cats),
+        Codes(scan.ph.codes, [v if v in _PUBLIC_PHASES else "i" for v in scan.ph.values]),
+        Codes(scan.cat.codes, [_anonymize_category(value, placeholders) for value in scan.cat.values]),
         Codes(scan.name.codes, values),
-        *(Codes(column.codes, texts) for column, texts in zip((scan.pid, scan.tid), threads, strict=True)),
+        *(
+            Codes(column.codes, [_anonymize_value(value, "thread", placeholders) for value in column.values])
+            for column in (scan.pid, scan.tid)
+        ),
     )
+
+
+_CATEGORIES = frozenset(
+    (*CLASS_OF_CATEGORY, "trace", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "cpu_instant_event")
+)
+
+
+def _anonymize_category(value: Any, placeholders: Placeholders) -> Any:
+    """Replace a category that the reader does not know."""
+    return value if str(value).lower() in _CATEGORIES else placeholders.replace(str(value), "category")

@@ -1,52 +1,33 @@
-"""Names of the field's public vocabulary, and placeholders for all others: `function_1`, `annotation_2`."""
+"""Placeholders of private names: `function_1`, `annotation_2`, `gemm_kernel_3`."""
 
 from __future__ import annotations
 
 import re
 
-from tracekit.model.stages import STAGES, parse_numbered_step, parse_profiler_step
-
-_STAGE_NAMES = frozenset({*STAGES, *(alias for aliases in STAGES.values() for alias in aliases)})
-
-_OPTIMIZERS = r"(?:Adam|AdamW|Adamax|Adagrad|Adadelta|ASGD|LBFGS|NAdam|RAdam|RMSprop|Rprop|SGD|SparseAdam)"
-_MODULES = (
-    r"(?:Linear|Conv[123]d|BatchNorm[123]d|LayerNorm|RMSNorm|GroupNorm|Embedding|Dropout|ReLU|GELU|SiLU|Sigmoid|Tanh|Softmax"
-    r"|LSTM|GRU|Sequential|ModuleList|MultiheadAttention|TransformerEncoder|TransformerEncoderLayer|CrossEntropyLoss"
-    r"|MSELoss|AdaptiveAvgPool2d|AvgPool2d|MaxPool2d|Flatten|Identity)"
+from tracekit.model.stages import parse_numbered_step, parse_profiler_step
+from tracekit.pipeline.timeline.cutting.vocabulary import is_public_name
+from tracekit.process.collectives.names import parse_collective_op
+from tracekit.process.ops.kernel_names import (
+    classify_matrix_unit,
+    is_always_wide_kernel,
+    is_gemm_kernel,
+    is_plain_convolution,
+    is_split_k_reduction,
+    parse_element_bytes,
+    parse_loaded_elements,
 )
+from tracekit.process.ops.pointwise import is_pointwise_kernel
 
-_HOST = re.compile(
-    r"(?:aten|c10d|prims|quantized|torchvision)::\w+(?:\.\w+)?|(?:gloo|nccl|mpi|ucc):\w+"
-    r"|record_param_comms|detach|\[memory\]|(?:cuda|hip|cu|nccl|cudnn|cublas)[A-Z]\w*|torch::autograd::\w+"
-    r"|autograd::engine::evaluate_function: (?:\w+Backward[01]|torch::autograd::\w+)|\w+Backward[01]"
-    rf"|Optimizer\.(?:step|zero_grad)#{_OPTIMIZERS}\.(?:step|zero_grad)"
-    r"|enumerate\(DataLoader\)#_\w+ProcessingDataLoaderIter\.__next__|DistributedDataParallel\.forward"
-    r"|(?:FSDP|FullyShardedDataParallel)(?:::|\.)(?:pre_forward|post_forward|pre_backward|post_backward|forward|all_gather|reduce_scatter)"
-    r"|(?:PyTorch Profiler|Iteration Start: PyTorch Profiler|Record Window End)(?: \(\d+\))?"
-    r"|Torch-Compiled Region(?:: \d+(?:/\d+)*)?|CompiledFunction(?:Backward)?"
-    r"|Activity Buffer Request|Buffer Flush|Instrumentation|Resource|Lazy Function Loading|Command Buffer Full"
-    rf"|nn\.Module: {_MODULES}(?:_\d+)?"
-    r"|(?:Context|Stream|Event) (?:Sync|Synchronize)|Stream Wait Event|Unrecognized",
-)
-"""Names of host rows, whole."""
-
-_DEVICE = re.compile(
-    r"(?:void )?(?:\(anonymous namespace\)::)?(?:at|c10|cutlass|cute|cub|thrust|at_cuda_detail|cudnn|cublas\w*|flash|fmha|pytorch_flash"
-    r"|vllm|flashinfer|rocprim|hipcub|rocblas|ck|transformer_engine|deep_gemm)::"
-    r"|(?:void )?(?:cudnn|cublas|cutlass|cask_cudnn|fmha|flash_(?:fwd|bwd)|pytorch_flash)(?=[_A-Z:])"
-    r"|(?:nccl|rccl)(?:Dev)?Kernel_?\w*|(?:volta|turing|ampere|hopper|maxwell|sm\d\d)_\w*(?:gemm|conv|cudnn|fprop|dgrad|wgrad)"
-    r"|Cijk_|nvjet_|triton_(?:poi|per|red|tem|mm|for)_fused_|Mem(?:cpy|set) |Mem(?:cpy|set)\(|__amd_rocclr_"
-    r"|void (?:gemmSN|gemmk1|gemv2T|splitKreduce|dot_kernel|reduce_1Block)\w*_kernel",
-)
-"""Beginnings of the names of device rows: namespaces and naming schemes of libraries."""
-
-_PLAIN_NAMES = re.compile(
-    r"(?:stream|GPU|thread|CPU|Spans|Traces)? ?[-\d]*\s*|python|cpu|PyTorch Profiler", re.IGNORECASE
-)
 _HEAD = re.compile(
     r"nn\.Module: |Optimizer\.step#|Optimizer\.zero_grad#|enumerate\(DataLoader\)#|autograd::engine::evaluate_function: "
+    r"|## Call CompiledFxGraph |triton_(?:poi|per|red|tem|mm|for)_fused_"
 )
-_TAIL = {"Optimizer.step#": ".step", "Optimizer.zero_grad#": ".zero_grad", "enumerate(DataLoader)#": ".__next__"}
+_TAIL = {
+    "Optimizer.step#": ".step",
+    "Optimizer.zero_grad#": ".zero_grad",
+    "enumerate(DataLoader)#": ".__next__",
+    "## Call CompiledFxGraph ": " ##",
+}
 _COMMUNICATION = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
@@ -67,20 +48,46 @@ class Placeholders:
         number = parse_numbered_step(name) if number is None else number
         if number is not None:
             self.names[name] = f"step {number}"
-            return self.names[name]
-        head = match[0] if not is_device and (match := _HEAD.match(name)) else ""
-        frame = " ##" if not is_device and name.startswith("## ") and name.endswith(" ##") else ""
-        head = head or ("## " if frame else "")
-        kind = f"nccl_{kind}" if is_device and _COMMUNICATION.search(name) else kind
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        self.names[name] = f"{head}{kind}_{self._counts[kind]}{_TAIL.get(head, frame)}"
+        else:
+            self.names[name] = self._number_kernel(name, kind) if is_device else self._number_host_name(name, kind)
         return self.names[name]
 
+    def _number_host_name(self, name: str, kind: str) -> str:
+        """Make the placeholder of a host row; the public beginning and end of its form stay."""
+        head = match[0] if (match := _HEAD.match(name)) else ""
+        is_framed = not head and name.startswith("## ") and name.endswith(" ##")
+        head = "## " if is_framed else head
+        return f"{head}{self._count(kind)}{' ##' if is_framed else _TAIL.get(head, '')}"
 
-def is_public_name(name: str, *, is_device: bool = False) -> bool:
-    """Check whether a name is of the public vocabulary: stages, profiler steps, operators, calls and kernels of libraries."""
-    if name.strip("# ") in _STAGE_NAMES or _PLAIN_NAMES.fullmatch(name) or re.fullmatch(r"ProfilerStep#\d+", name):
-        return True
-    if is_device:
-        return _DEVICE.match(name) is not None or _HOST.fullmatch(name) is not None
-    return _HOST.fullmatch(name) is not None
+    def _number_kernel(self, name: str, kind: str) -> str:
+        """Make the placeholder of a kernel, with the class of work that rules read from its name."""
+        if name.startswith("triton_") and (match := _HEAD.match(name)):
+            return f"{match[0]}{self._count(kind).removeprefix(f'{kind}_')}"
+        if is_pointwise_kernel(name):
+            return f"elementwise_kernel<{self._count(kind)}>"
+        if _COMMUNICATION.search(name):
+            op = parse_collective_op(name)
+            return self._count(f"nccl_{kind}" if op == "other" else f"nccl_{op}_{kind}")
+        return self._count("".join(f"{word}_" for word in list_work_markers(name)) + kind)
+
+    def _count(self, kind: str) -> str:
+        """Number the next placeholder of a kind."""
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        return f"{kind}_{self._counts[kind]}"
+
+
+def list_work_markers(name: str) -> list[str]:
+    """List public words that classify a kernel as its name does.
+
+    >>> list_work_markers("secret_bf16_gemm_tensorop_align2"), list_work_markers("secret")
+    (['tensorop', 'gemm', 'bf16', 'align2'], [])
+    """
+    if is_split_k_reduction(name):
+        return ["splitKreduce"]
+    if not is_gemm_kernel(name):
+        return ["scudnn"] if is_plain_convolution(name) else []
+    unit = {"tensor": ["tensorop"], "plain": ["simt"], None: []}[classify_matrix_unit(name)]
+    wide = ["warpgroupsize"] if is_always_wide_kernel(name) else []
+    narrow = parse_loaded_elements(name)
+    width = [] if narrow is None else [f"align{narrow}"]
+    return [*unit, *wide, "gemm", *(["bf16"] if parse_element_bytes(name) == 2 else []), *width]

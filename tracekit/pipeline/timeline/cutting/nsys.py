@@ -21,6 +21,8 @@ _PAGE_BYTES = 512
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _CALLS = f"{_CUPTI}RUNTIME"
 _NVTX = "NVTX_EVENTS"
+_SYSTEM_CALLS = "OSRT_API"
+"""Calls of the operating system: the only table outside CUDA and NVTX that an anonymized cut keeps."""
 _NVTX_RANGES = "(59, 60, 70, 71)"
 _NVTX_MARK = 34
 _NAME_COLUMN = re.compile(r"name|text|string|value|label", re.IGNORECASE)
@@ -99,11 +101,7 @@ def _convert_window(path: Path, start_ns: int, end_ns: int) -> tuple[int, int]:
 
 def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, *, is_anonymous: bool) -> _CutPlan:
     """Choose the tables, and the rows of each."""
-    names = [name for (name,) in connection.execute("SELECT name FROM src.sqlite_master WHERE type = 'table'")]
-    columns: dict[str, dict[str, str]] = {}
-    for name in names:
-        rows = connection.execute(f"PRAGMA src.table_info({quote_identifier(name)})")
-        columns[name] = {row[1]: row[2] for row in rows}
+    columns = _list_columns(connection)
     conditions: dict[str, str] = {}
     inside = f"(start >= {start} AND start < {end})"
     _list_linked_calls(connection, columns, inside)
@@ -111,7 +109,9 @@ def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, 
         if name == "StringIds" or name.startswith("sqlite_"):
             continue
         if "start" in own:
-            condition = _choose_timed_condition(name, own, (start, end), is_whole=level == "full" and not is_anonymous)
+            condition = _choose_timed_condition(
+                name, own, (start, end), is_whole=level == "full" and (not is_anonymous or name == _SYSTEM_CALLS)
+            )
         elif "timestamp" in own and name != "DIAGNOSTIC_EVENT":
             is_read = level != "lean" and (not is_anonymous or name == "GPU_METRICS")
             condition = f"(timestamp >= {start} AND timestamp < {end})" if is_read else None
@@ -120,6 +120,16 @@ def _plan_cut(connection: sqlite3.Connection, start: int, end: int, level: str, 
         if condition is not None:
             conditions[name] = condition
     return _CutPlan(conditions, columns)
+
+
+def _list_columns(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:
+    """List the columns of each table of the export with their declared types."""
+    names = [name for (name,) in connection.execute("SELECT name FROM src.sqlite_master WHERE type = 'table'")]
+    columns: dict[str, dict[str, str]] = {}
+    for name in names:
+        rows = connection.execute(f"PRAGMA src.table_info({quote_identifier(name)})")
+        columns[name] = {row[1]: row[2] for row in rows}
+    return columns
 
 
 def _choose_timed_condition(name: str, types: dict[str, str], window: tuple[int, int], *, is_whole: bool) -> str | None:
