@@ -16,11 +16,12 @@ from tracekit.cli import main as run_tracekit  # noqa: E402
 EXAMPLES = ROOT / "examples"
 STEP_NS = 4_000_000
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize")
-"""The host call behind the idle gap of each step in the Nsight export; the first gap is twice as long."""
+"""The host calls behind the idle gaps of the Nsight export, in turn. The gap of the second is twice as long."""
 
 
 def write_export(folder: Path) -> Path:
-    """Write an Nsight Systems export of three steps. A host call causes one long idle gap in each of them."""
+    """Write an Nsight Systems export of three steps. A host call causes one long idle gap in each of them;
+    wait.txt names the call behind the longest."""
     rows = [nsys.gpu()]
     for number in range(3):
         begin, call = number * STEP_NS, 100 * number
@@ -37,6 +38,7 @@ def write_export(folder: Path) -> Path:
         for place, name in enumerate(("adam", "softmax", "norm", "gelu", "rope", "embed", "loss", "clip", "scale")):
             start = at + 100_000 * place
             rows += nsys.launched(name, start, start + 8_000, start + 100_000 - 100 * place, call + 1 + place)
+    (folder / "wait.txt").write_text(WAITS[1])
     return nsys.write(folder / "report.sqlite", rows)
 
 
