@@ -1,6 +1,6 @@
 // Opens simulated pages in Chromium (TRACEKIT_CHROMIUM, or /usr/bin/chromium).
 import assert from "node:assert/strict";
-import { readFileSync, mkdtempSync, writeFileSync, rmSync } from "node:fs";
+import { readFileSync, mkdtempSync, statSync, writeFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before } from "node:test";
@@ -13,11 +13,12 @@ const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking
 let browser;
 let folder;
 
-/** Writes simulated pages before the tests of a file, and starts a browser. */
-export function prepare(pages) {
+/** Writes simulated pages, and others by `write`, before the tests of a file, and starts a browser. */
+export function prepare(pages, write = () => undefined) {
   before(async () => {
     folder = mkdtempSync(path.join(tmpdir(), "explorer-"));
     for (const [name, options] of Object.entries(pages)) writeFileSync(path.join(folder, name), simulatePage(options));
+    write(folder);
     browser = await chromium.launch({ executablePath: process.env.TRACEKIT_CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
   });
   after(async () => {
@@ -42,6 +43,10 @@ export async function open(file, check, options = {}, hash = "") {
   assert.deepEqual(noise, []);
   await context.close();
 }
+/** The text of a file beside the pages. */
+export const readFile = (name) => readFileSync(path.join(folder, name), "utf8");
+/** The size of a page in bytes. */
+export const measureFile = (name) => statSync(path.join(folder, name)).size;
 export const read = (page, expression) => page.evaluate(expression);
 export const settle = (page) => page.waitForTimeout(350);
 export const violations = async (page) => {

@@ -1,0 +1,82 @@
+"""Write the pages of the browser's acceptance tests, each with its JSON: `python write_pages.py FOLDER [NAME ...]`."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "examples" / "scale")]
+
+import make_ranks  # noqa: E402
+import nsys_builder as nsys  # noqa: E402
+
+from tracekit.cli import main as run_tracekit  # noqa: E402
+
+EXAMPLES = ROOT / "examples"
+STEP_NS = 4_000_000
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize")
+"""The host calls behind the idle gaps of the Nsight export, in turn. The gap of the second is twice as long."""
+
+
+def write_export(folder: Path) -> Path:
+    """Write an Nsight Systems export of three steps. A host call causes one long idle gap in each of them;
+    wait.txt names the call behind the longest."""
+    rows = [nsys.gpu()]
+    for number in range(3):
+        begin, call = number * STEP_NS, 100 * number
+        wait = WAITS[number % 2]
+        rest = 1_600_000 if number == 1 else 800_000
+        rows += [
+            nsys.nvtx(f"step {number + 1}", begin, begin + STEP_NS),
+            nsys.nvtx("gen", begin + 10_000, begin + 915_000 + rest),
+            nsys.nvtx("update_actor", begin + 915_000 + rest, begin + STEP_NS - 10_000),
+            *nsys.launched("gemm", begin + 20_000, begin + 30_000, begin + 900_000, call),
+            nsys.api(wait, begin + 910_000, begin + 910_000 + rest),
+        ]
+        at = begin + 920_000 + rest
+        for place, name in enumerate(("adam", "softmax", "norm", "gelu", "rope", "embed", "loss", "clip", "scale")):
+            start = at + 100_000 * place
+            rows += nsys.launched(name, start, start + 8_000, start + 100_000 - 100 * place, call + 1 + place)
+    (folder / "wait.txt").write_text(WAITS[1])
+    return nsys.write(folder / "report.sqlite", rows)
+
+
+def write_ranks(folder: Path, count: int) -> Path:
+    """Write a simulated run of many ranks."""
+    make_ranks.write(folder / f"{count}_ranks", count)
+    return folder / f"{count}_ranks"
+
+
+INPUTS: dict[str, Callable[[Path], list[str]]] = {
+    "one": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu"), "--ranks", "0"],
+    "two": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu")],
+    "many": lambda folder: ["analyze", str(write_ranks(folder, 64))],
+    "thousand": lambda folder: ["analyze", str(write_ranks(folder, 1_000))],
+    "verl": lambda _: ["analyze", str(EXAMPLES / "verl_cpu" / "outputs" / "profile")],
+    "nsys": lambda folder: ["analyze", str(write_export(folder))],
+    "snapshot": lambda _: ["analyze", str(EXAMPLES / "simulated_memory" / "leaking")],
+    "log": lambda _: ["analyze", str(EXAMPLES / "run_log" / "metrics.jsonl")],
+    "comparison": lambda _: ["compare", str(EXAMPLES / "compare_cpu" / "base"), str(EXAMPLES / "compare_cpu" / "opt")],
+}
+
+
+def list_commands(folder: Path, names: list[str]) -> Iterator[list[str]]:
+    """The command for each page."""
+    for name in names:
+        outputs = [f"{folder}/{name}.{suffix}" for suffix in ("html", "json")]
+        yield [*INPUTS[name](folder), "-q", *(part for output in outputs for part in ("-o", output))]
+
+
+def main() -> None:
+    """Write the pages that the command line names."""
+    folder, *names = sys.argv[1:]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for command in list_commands(Path(folder), names):
+        with contextlib.suppress(SystemExit):
+            run_tracekit(command)
+        print(command[1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
