@@ -50,8 +50,14 @@ def store():
 
 
 def without_run(finding):
-    """A finding without the name of its run, which is that of the directory."""
-    return replace(finding, places=tuple(replace(place, run=None) for place in finding.places))
+    """A finding without the names of its run and of the folders of its files."""
+
+    def strip(place):
+        return replace(place, run=None, source=place.source and place.source.rpartition("/")[2])
+
+    places = tuple(map(strip, finding.places))
+    instances = tuple(replace(each, place=strip(each.place)) for each in finding.instances)
+    return replace(finding, places=places, instances=instances)
 
 
 def same(path, here, tmp_path):

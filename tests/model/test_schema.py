@@ -223,7 +223,17 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
             if column_name.endswith(("_ns", "_bytes")) and "mean" not in column_name:
                 assert column.dtype in ("int64", "Int64", "Float64")
             if column_name.startswith("ts_"):
-                untimed = table.name in (*("allocations", "annotations", "out_of_memory", "memory_categories"),)
+                untimed = table.name in (
+                    *(
+                        "allocations",
+                        "annotations",
+                        "out_of_memory",
+                        "memory_categories",
+                        "log_values",
+                        "engine_log",
+                        "engine_requests",
+                    ),
+                )
                 assert column.dtype == ("Int64" if untimed else "int64"), table.name
 
 

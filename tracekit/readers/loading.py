@@ -205,12 +205,18 @@ def _is_long_training_log(path: Path) -> bool:
 
 def _sniff_sqlite_file(path: Path) -> Sniffed:
     """Classify an SQLite database: an nsys export, a faulty one, a store of MLflow, or none."""
-    from tracekit.readers.driver_log import mlflow
     from tracekit.readers.nsys import files as nsys_files
 
     reason = nsys_files.find_export_problem(path)
-    if reason == FOREIGN and mlflow.has_metrics(path):
+    if reason == FOREIGN and _is_store_of_mlflow(path):
         return Sniffed("mlflow", "log")
     if nsys_files.is_read_as_export(path, reason):
         return Sniffed("nsys", "nsys", reason)
     return Sniffed(None, "torch", reason)
+
+
+def _is_store_of_mlflow(path: Path) -> bool:
+    """Check whether a database is a store of MLflow. An export does not import its reader."""
+    from tracekit.readers.driver_log import mlflow
+
+    return mlflow.has_metrics(path)

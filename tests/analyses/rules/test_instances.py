@@ -1,18 +1,26 @@
 """Every rule names the worst and the median interval that it judged; intervals are inside what they name."""
 
+from pathlib import Path
+
 import pytest
 from chrome_builder import BASE_NS
 from rules.firing import write_sources
 from rules.traces import FIRES
 
 import tracekit
+from tracekit import analyses
 from tracekit.analyses import ANALYSES
 from tracekit.model.stages import get_canonical_stage
 from tracekit.pipeline.run import Options, analyze_uncached
 
 RULES = sorted(FIRES)
 
+PAGES = Path(analyses.__file__).parent
+OF_LOGS = {page.stem for subject in ("run_log", "engines") for page in (PAGES / subject).glob("*.md")}
+"""Rules about what a log tells: it has values per step or moment, and no rows with a start and an end."""
+
 WITHOUT = {
+    **dict.fromkeys(OF_LOGS, "a log has no intervals"),
     "profiling-artefact": "it is about files: their kind, their losses, their clocks",
 }
 """Rules whose findings are about no interval, and why. A weight sync, a periodic stage or a growth that only a driver's log shows has none either."""

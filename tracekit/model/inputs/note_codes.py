@@ -199,6 +199,7 @@ CODES: Mapping[str, str] = {
     "log-line": "lines that are not whole",
     "log-long-line": "lines beyond the limit",
     "log-not-finite": "values that are not finite numbers",
+    "log-other-runs": "other runs in the same store",
     "log-repeated": "steps that were logged again",
     "log-unit": "amounts in no known unit",
     # nsys.

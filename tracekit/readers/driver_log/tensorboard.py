@@ -94,7 +94,7 @@ def _add_events(blocks: Iterator[bytes], log: LoggedValues) -> None:
         if step != current.step or not current.values.keys().isdisjoint(scalars):
             _close_record(current, log)
             current = _OpenRecord(step, number, convert_seconds_to_unix_ns(wall_time))
-        current.values |= scalars
+        current.values.update(scalars)
     _close_record(current, log)
 
 

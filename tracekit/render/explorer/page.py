@@ -112,7 +112,7 @@ def write_explorer_page(
         **_write_tables(report, budget_bytes, has_timeline=has_timeline),
         "identity": escape(" · ".join(identity)),
         **_write_kernels(rows, sums, details.texts),
-        **inline_assets(assets if has_timeline else replace(assets, code="")),
+        **inline_assets(assets if has_timeline else PageAssets(assets.template, assets.style, "")),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
     room = budget_bytes - used - store.size_bytes

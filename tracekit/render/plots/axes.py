@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
 from tracekit.model.text.wrapping import shorten_middle
 from tracekit.model.units import Scale, choose_scale, format_quantity

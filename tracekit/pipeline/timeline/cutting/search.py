@@ -268,7 +268,7 @@ class _Cutter:
                 final = self._target if self._is_file else self._target / path.relative_to(folder)
                 if not self._is_file:
                     final.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(final, _read_pieces(path))
+                write_atomically(final, _yield_file_pieces(path))
                 files.append(final)
         before = sum(Path(source.path).stat().st_size for source in candidate.sources)
         details = {"lean": "device ops, launches and annotations", "ops": "also operators", "full": "all rows"}
@@ -284,7 +284,7 @@ class _Cutter:
         )
 
 
-def _read_pieces(path: Path) -> Iterator[bytes]:
+def _yield_file_pieces(path: Path) -> Iterator[bytes]:
     """Yield the content of a file piece by piece."""
     with path.open("rb") as file:
         while piece := file.read(1 << 20):

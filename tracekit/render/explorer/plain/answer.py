@@ -27,20 +27,22 @@ def write_answer(report: Report, delays: RankDelays) -> str:
     if report.answer:
         sentence = report.answer
     elif step_ns:
-        shares = [f"{_format_share(metrics[name])} {words}" for name, words in SHARES if metrics.get(name) is not None]
-        sentence = _join_parts(f"A step takes {format_quantity(step_ns, 'ns')}", shares)
+        shares = [
+            f"{_format_answer_share(metrics[name])} {words}" for name, words in SHARES if metrics.get(name) is not None
+        ]
+        sentence = _join_answer_parts(f"A step takes {format_quantity(step_ns, 'ns')}", shares)
         sentence = " ".join(filter(None, (sentence, _write_late_rank(delays, step_ns))))
     else:
         sentence = _write_logged_step(report) or _write_memory_peak(report) or report.title
     return make_printable(sentence, phrases.SENTENCE)
 
 
-def _format_share(share: float | None) -> str:
+def _format_answer_share(share: float | None) -> str:
     """Format a share without a decimal."""
     return "—" if share is None else f"{share:.0%}".replace("%", " %")
 
 
-def _join_parts(begin: str, parts: list[str]) -> str:
+def _join_answer_parts(begin: str, parts: list[str]) -> str:
     """Join the begin of a sentence and its parts."""
     return f"{begin}: {', '.join(parts)}." if parts else f"{begin}."
 
@@ -68,14 +70,14 @@ def _write_logged_step(report: Report) -> str:
         return ""
     (_, mean_ns, *_), *stages = rows
     begin = f"A step takes {format_quantity(mean_ns, 'ns')} on average (median {format_quantity(medians[0], 'ns')})"
-    return _join_parts(begin, list(_list_stage_parts(stages)))
+    return _join_answer_parts(begin, list(_list_answer_stages(stages)))
 
 
-def _list_stage_parts(stages: list[tuple[Cell, ...]]) -> Iterator[str]:
+def _list_answer_stages(stages: list[tuple[Cell, ...]]) -> Iterator[str]:
     """List the longest stages, each with its share and note."""
     for stage, _, share, how in stages[:MOST_PARTS]:
         if isinstance(share, float) and share >= LEAST_PART:
-            yield f"{_format_share(share)} {stage}" + (f" ({how})" if how else "")
+            yield f"{_format_answer_share(share)} {stage}" + (f" ({how})" if how else "")
 
 
 def _write_memory_peak(report: Report) -> str:
@@ -85,5 +87,7 @@ def _write_memory_peak(report: Report) -> str:
     if not rows or not peaks:
         return ""
     begin = f"The {peaks[0].label} is {format_quantity(peaks[0].value, 'bytes')}"
-    parts = [f"{_format_share(share)} by {where}" for where, _, share in rows[:MOST_PARTS] if isinstance(share, float)]
-    return _join_parts(begin, parts)
+    parts = [
+        f"{_format_answer_share(share)} by {where}" for where, _, share in rows[:MOST_PARTS] if isinstance(share, float)
+    ]
+    return _join_answer_parts(begin, parts)

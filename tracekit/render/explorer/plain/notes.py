@@ -20,8 +20,9 @@ NO_TIMELINE = "No timeline: it needs the traces of a profile (tracekit analyze P
 
 
 def write_basis(report: Report, *, has_timeline: bool) -> str:
-    """Render the basis of the answer, and why the page has no timeline."""
-    lines = [make_printable(line, phrases.SENTENCE) for line in report.basis]
+    """Render numbers with bounds, the basis of the answer, and why the page has no timeline."""
+    lines = [phrases.format_metric(metric) for metric in report.headline if metric.low is not None]
+    lines += [make_printable(line, phrases.SENTENCE) for line in report.basis]
     if not has_timeline:
         lines.append(NO_TIMELINE)
     return "".join(f'<p class="quiet">{escape(line)}</p>' for line in lines)
@@ -30,7 +31,7 @@ def write_basis(report: Report, *, has_timeline: bool) -> str:
 def write_plans(report: Report) -> str:
     """Render the plan of each run, and suspected findings that need more data."""
     sentences = [f"{plan}." for plan in phrases.describe_plans(report)]
-    sentences += phrases.list_unproven_claims(report, report.findings)
+    sentences += [f"unproven: {claim}" for claim in phrases.list_unproven_claims(report, report.findings)]
     return "".join(f'<p class="foot quiet">{escape(sentence)}</p>' for sentence in sentences)
 
 
