@@ -231,6 +231,7 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
                         "memory_categories",
                         "log_values",
                         "engine_log",
+                        "logged",
                         "engine_requests",
                     ),
                 )
