@@ -212,6 +212,13 @@ def test_what_goes_in_comes_out_also_after_joining(one, other):
         assert [None if pd.isna(v) else v for v in found] == [None if pd.isna(v) else v for v in expected]
 
 
+UNTIMED = {
+    "allocations", "annotations", "out_of_memory", "memory_categories",
+    "log_values", "logged", "engine_log", "engine_samples", "engine_requests",
+}  # fmt: skip
+"""Tables whose rows may lack a time."""
+
+
 def test_names_are_plural_tables_of_singular_columns_with_units():
     name = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
     for table in TABLES.values():
@@ -223,19 +230,7 @@ def test_names_are_plural_tables_of_singular_columns_with_units():
             if column_name.endswith(("_ns", "_bytes")) and "mean" not in column_name:
                 assert column.dtype in ("int64", "Int64", "Float64")
             if column_name.startswith("ts_"):
-                untimed = table.name in (
-                    *(
-                        "allocations",
-                        "annotations",
-                        "out_of_memory",
-                        "memory_categories",
-                        "log_values",
-                        "engine_log",
-                        "logged",
-                        "engine_requests",
-                    ),
-                )
-                assert column.dtype == ("Int64" if untimed else "int64"), table.name
+                assert column.dtype == ("Int64" if table.name in UNTIMED else "int64"), table.name
 
 
 def test_no_table_is_declared_twice_and_measured_rows_begin_with_their_keys():
