@@ -229,6 +229,9 @@ def test_damaged_logs_give_rows_or_the_documented_error(tmp_path_factory, seed):
         (trace,) = read(path)
     except TraceFormatError:
         return
+    if not trace.has("engine_log"):
+        assert trace.notes, "no row is explained"
+        return
     rows = trace["engine_log"]
     assert rows["value"].abs().lt(float("inf")).all()
     assert rows["engine"].astype(str).str.len().le(MAX_NAME).all()
