@@ -36,7 +36,12 @@ ANSWERS = {
     "fragmentation": {"guides/memory.html", "rules/fragmentation.html"},
     "KV cache": {"guides/memory.html", "guides/rollout.html"},
     "preemption": {"guides/rollout.html", "method.html"},
-    "staleness": {"guides/verl.html", "method.html", "glossary.html", "index.html"},
+    "staleness": {
+        "rules/evicted-samples.html",
+        "rules/rollouter-wait.html",
+        "rules/trainer-wait.html",
+        "guides/run-log.html",
+    },
     "idle_by_step": {"sql.html", "python.html"},
 }
 """By query, the pages of which one has to be the first."""
