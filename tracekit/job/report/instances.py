@@ -37,8 +37,8 @@ def pick_instances(
 ) -> tuple[Instance, ...]:
     """Pick the worst and the median of the rows with a cost: intervals from `ts_ns` on, as long as the column `length`.
 
-    The earliest of equals is first. Of an even number of rows, the median is the cheaper of the two in the middle; a single row is only the worst. `fields`
-    are those of the places that the rows do not have.
+    Of equal costs, the lowest rank and then the earliest is first, because clocks of ranks are not aligned here. Of an even number of rows, the
+    median is the cheaper of the two in the middle; a single row is only the worst. `fields` are those of the places that the rows do not have.
     """
     if not len(rows):
         return ()
@@ -46,8 +46,8 @@ def pick_instances(
     start = rows.integers("ts_ns")
     rows = rows.with_columns(cost=rows.integers(cost), ts_ns=start, until_ns=start + rows.integers(length))
     rows = rows.filter((rows["cost"] > 0) & (rows["until_ns"] > rows["ts_ns"]))
-    labels = [name for name in ("rank", "source") if name in rows.columns]
-    order = rows.order("cost", "ts_ns", *labels, descending=["cost"])
+    keys = [name for name in ("rank", "ts_ns", "source") if name in rows.columns]
+    order = rows.order("cost", *keys, descending=["cost"])
     chosen = order[[0, len(order) // 2]] if len(order) > 1 else order
     which: tuple[Literal["worst", "median"], ...] = ("worst", "median")
     return tuple(
