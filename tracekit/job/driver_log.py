@@ -53,10 +53,12 @@ def parse_timed_stage(name: str) -> str | None:
     (None, None)
     """
     match = TIMER.match(name)
+    label = name[match.end() :] if match else ""
+    timer = map_timers().get(name)
+    if timer is not None and label not in _NO_STAGE:
+        return timer.stage
     if match is None:
-        timer = map_timers().get(name)
-        return timer.stage if timer else None
-    label = name[match.end() :]
+        return None
     first, slash, _ = label.partition("/")
     if label in _NO_STAGE or first in _NO_TIMERS:
         return None

@@ -15,6 +15,7 @@ from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.model.recording.rl_frameworks import FRAMEWORKS
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
 from tracekit.model.tables import KEYS, Column, Table
@@ -39,6 +40,7 @@ RUN_LOG = Table(
 MOST_VALUES = 1_000_000
 """Maximum number of values per log: the latest."""
 
+_REGISTERED = frozenset(name for framework in FRAMEWORKS for name in framework.list_names())
 _USED_NAMES = re.compile(
     r"timing_s/|timing/|timeperf/|time/step_|perf/|train/timing/|fully_async/|separate_async/|training/off_policy/|"
     r"(?:training|validation)/(?:off_policy|filter_groups|rollout_failure)/evicted_samples\Z|"
@@ -54,7 +56,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("log_values"):
         return {}
     names = trace.texts("log_values", "name")
-    is_used = np.array([*(_USED_NAMES.match(name) is not None for name in names.texts), False])
+    is_used = np.array([*(name in _REGISTERED or _USED_NAMES.match(name) is not None for name in names.texts), False])
     rows = np.flatnonzero(is_used[names.codes])[-MOST_VALUES:]
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     return {

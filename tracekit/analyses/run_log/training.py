@@ -67,7 +67,7 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
     if imbalance is None or not reaches_limit(imbalance, thresholds.of("sequence-imbalance")["token_ratio"]):
         return
     ratio = compute_known_median(imbalance)
-    is_generation = steps.log.framework.name == "NeMo-RL"
+    is_generation = steps.log.framework.code == "nemo_rl"
     training_s = steps.sum_stage_seconds(*(("gen",) if is_generation else _TRAINING))
     steady = steps.counted.steady
     cost_s = None if training_s is None else compute_known_median(training_s[steady] * imbalance)
