@@ -110,6 +110,25 @@ def test_the_file_logger_with_null_and_a_truncated_end(tmp_path):
     assert notes(trace) == {"log-line": 1, "log-begins-late": 40}
 
 
+@pytest.mark.parametrize(
+    ("kept", "values"), [("timing_s/gen:30.2", {}), ("timing_s/gen:30.25 - timing_s/upd", {"timing_s/gen": 30.25})]
+)
+def test_the_last_number_of_a_truncated_line_is_not_trusted(tmp_path, kept, values):
+    text = "".join(verl_line(step, STEP, PREFIX) for step in (1, 2)) + f"{PREFIX}step:3 - {kept}"
+    trace = read(put(tmp_path, text), "driver_log")
+    assert by_step(trace) == {1: STEP, 2: STEP} | ({3: values} if values else {})
+    assert notes(trace) == {"log-truncated": 1}
+
+
+def test_the_last_line_of_a_whole_log_is_trusted(tmp_path):
+    """Also without a line feed, after a validation with more names, and where it has names of its own."""
+    for last in (STEP, STEP | {"val-core/acc": 0.5}):
+        text = "".join(verl_line(step, STEP) for step in (1, 2)) + verl_line(3, STEP | {"val-core/acc": 0.5})
+        trace = read(put(tmp_path, (text + verl_line(4, last)).rstrip("\n")), "driver_log")
+        assert by_step(trace)[4] == last
+        assert notes(trace) == {}
+
+
 def test_verl_omni(tmp_path):
     values = {"timing_s/gen": 5.0, "timing_per_image_ms/gen": 2.5, "perf/total_num_images": 64, "perf/throughput": 3.5}
     steps = load(put(tmp_path, verl_line(1, values) + verl_line(2, values)))

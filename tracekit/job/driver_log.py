@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tracekit.job.frames import COUNTED_ANEW
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS, list_step_keys, map_timers
 from tracekit.model.records import dataclass
@@ -105,10 +107,14 @@ def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
     timers = logged.filter(~logged.is_missing("dur_ns") & ~logged.is_missing("canonical"))
     longest = timers.group_by("step", "canonical").agg(dur_ns=max_of("dur_ns"))
+    step_ns = _map_first_logged_name(logged, list_step_keys(), "dur_ns")
+    if step_ns:
+        # A validation before training is not a step, nor is one whose line was truncated.
+        longest = longest.filter(np.isin(longest.integers("step"), list(step_ns)))
     return RunDriverLog(
         source,
         longest.sort("step", "canonical"),
-        _map_first_logged_name(logged, list_step_keys(), "dur_ns"),
+        step_ns,
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
     )
 
