@@ -53,8 +53,8 @@ class ComparedSide:
     """Digests of the files of each run and of each log, by run; unknown ones are missing."""
     spans: tuple[RunSpan, ...] = ()
     """When each run ran; runs of unknown time are missing."""
-    logs: tuple[LoggedSteps, ...] = ()
-    """Drivers' logs of its runs."""
+    logs: Mapping[str, LoggedSteps] = field(default_factory=dict)
+    """Drivers' logs by run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ def _add_logged_metrics(
         left_out_of_logs=logged.left_out.steps,
         notes=(*side.notes, *describe_run_copies(side.name, logged.copies)),
         log_contents=_collect_log_digests(logged.runs),
-        logs=tuple(log.logged for log in logged.runs.values() if log.logged is not None),
+        logs={run: log.logged for run, log in logged.runs.items() if log.logged is not None},
     )
 
 

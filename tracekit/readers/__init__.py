@@ -117,6 +117,9 @@ READERS: tuple[Reader, ...] = (
 TRAINING_LOGS = frozenset({"driver_log", "tensorboard", "wandb", "mlflow"})
 """Names of the readers of training logs."""
 
+SERVER_LOGS = frozenset({"engine_log", "request_log"})
+"""Names of the readers of logs of rollout engines and machines."""
+
 
 def read_text_head(path: Path) -> tuple[bytes, Reason | None]:
     """Read the first bytes of a file's text, uncompressed.

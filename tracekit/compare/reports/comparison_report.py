@@ -152,7 +152,7 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         raw | raw | ratio | Change of the mean.
         per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
         change | at equal length | ratio | Change at the mean length of both, by regression.
-        low | CI low | ratio | Within these two runs.
+        low | CI low | ratio | By run if a side has several; otherwise within the two runs.
         high | CI high | ratio
         word | verdict
         note | note
@@ -173,7 +173,28 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         for change in lengths.changes
     ]
     caption = "Changes: above 0 is longer. The verdict is that at equal length, within these two runs."
-    return Sheet(name, "Two logs at equal length", headings, tuple(rows), caption=caption)
+    title = "Two logs at equal length"
+    if lengths.by_run:
+        caption, title = (
+            "Changes: above 0 is longer. The verdict is that at equal length, by run.",
+            "Logs at equal length",
+        )
+    return Sheet(name, title, headings, tuple(rows), caption=caption)
+
+
+def _make_logs_sheet(comparison: Comparison) -> Sheet:
+    """Make the table of the logs; empty if each side has one."""
+    headings = parse_headings("""
+        side | side
+        run | log
+        steps | steps | count | Steps that count: without warm-up, validation and checkpoint.
+        tokens | tokens/step | count
+        step | step | ns | Mean, as logged.
+        at_equal_length | at equal length | ns | At the mean length of all logs.
+        trainer | trainer
+        gpus | GPUs | count
+    """)
+    return _make_attribute_sheet("logs", "Logs", headings, comparison.logs)
 
 
 def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
@@ -191,6 +212,7 @@ def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
 def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     """Build the sections below the first screen."""
     sheets = (
+        _make_logs_sheet(comparison),
         _make_differences_sheet(comparison),
         _make_outlook_sheet(comparison),
         _make_overhead_sheet(comparison),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.job.log_files import join_log_parts
 from tracekit.model.recording.rl_frameworks import RlFramework, find_framework
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
-from tracekit.model.tables.frame import Frame, Ints, count_rows, first_of
+from tracekit.model.tables.frame import Frame, Ints, first_of
 from tracekit.model.trace import Measurements, derive_once
 
 Floats = npt.NDArray[np.float64]
@@ -52,14 +53,12 @@ def name_logged_stage(framework: RlFramework, name: str, label: str) -> str:
 
 @derive_once
 def map_run_logs(measured: Measurements) -> dict[str | None, RunLog]:
-    """Map each run to its log; of several logs of one run, the one with most values. Logs without step times are left out."""
+    """Map each run to its log; files of a restarted run are joined. Logs without step times are left out."""
     rows = measured.frame("run_log")
     rows = rows.filter(~rows.is_missing("step") & ~rows.is_missing("value"))
     logs: dict[str | None, RunLog] = {}
     for of_run in rows.group_by("run").frames():
-        sources = of_run.group_by("source").agg(count=count_rows())
-        source = sources.sort("count", "source", descending=["count"]).values("source")[0]
-        log = _make_run_log(of_run.values("run")[0], source, of_run.filter(of_run.equals("source", source)))
+        log = _make_run_log(of_run.values("run")[0], *join_log_parts(of_run))
         if log is not None:
             logs[log.run] = log
     return logs
