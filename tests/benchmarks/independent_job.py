@@ -14,6 +14,9 @@ GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsiz
 SLOW_GEMM = "ampere_sgemm_128x64_tn"
 FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, cutlass::bfloat16_t> >(pytorch_flash::Flash_fwd_params)"
 FLASH_BACK = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<pytorch_flash::Flash_bwd_kernel_traits<128, 64, 128, 8, cutlass::bfloat16_t> >(pytorch_flash::Flash_bwd_params)"
+NORM_BACK = "triton_red_fused_add_div_mul_native_layer_norm_backward_pow_sum_6"
+ROPE_BACK = "triton_poi_fused_add_cat_neg_slice_backward_4"
+SILU_BACK = "triton_poi_fused_mul_sigmoid_silu_backward_5"
 NORM = "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0"
 ROPE = "triton_poi_fused_add_cat_mul_neg_1"
 SILU = "triton_poi_fused_mul_silu_2"
@@ -47,7 +50,7 @@ class World:
 def draw_world(seed, style=None, ranks=None, rate=None):
     chance = random.Random(f"world {seed}")
     style = style or chance.choice(["ddp", "fsdp"])
-    ranks = ranks or chance.choice([2, 4, 4] if style == "ddp" else [4, 4, 8])
+    ranks = ranks or chance.choice([2, 2, 4] if style == "ddp" else [4, 4, 4, 8])
     return World(
         seed=seed,
         style=style,
@@ -55,7 +58,7 @@ def draw_world(seed, style=None, ranks=None, rate=None):
         layers=chance.randint(3, 4) if ranks == 8 else chance.randint(4, 6),
         decodes=chance.randint(10, 16),
         copies=chance.randint(2, 5),
-        steps=chance.randint(5, 6),
+        steps=chance.randint(4, 5),
         scale=chance.uniform(1.3, 2.0),
         contention=chance.uniform(0.10, 0.25),
         rate=chance.uniform(90, 160) * (rate or 1.0),
@@ -294,9 +297,10 @@ class Worker:
         if self.world.style == "fsdp" and sharded:
             yield from self.gather(stage, layer)
         yield from self.forward_kernels(main)
-        for _ in range(faults.get("metric_items", 0)):
+        for number in range(3):
             yield from main.kernel("aten::mean", REDUCE, 6)
-            yield from main.item()
+            if number < faults.get("metric_items", 0):
+                yield from main.item()
         if "sync_layers" in faults:
             yield from main.sync_device()
         if "allocator" in faults and layer % 2 == 0 and stage.startswith("update"):
@@ -307,13 +311,14 @@ class Worker:
             yield main.host(6)
             main.leave()
 
-    def product(self, thread, median, rows=4096, columns=4096):
-        scale, single = self.world.scale * self.length, self.faults.get("single_precision")
-        kind = "float" if single else "c10::BFloat16"
-        shapes = {"Input Dims": [[4096, rows], [rows, columns]], "Input type": [kind, kind]}
-        yield from thread.kernel(
-            "aten::mm", SLOW_GEMM if single else GEMM, median * scale * (single or 1), shapes, (32, 32, 1)
-        )
+    def product(self, thread, median, backward=False):
+        """A matrix product. Its shapes follow from its length, as equal shapes take equal time."""
+        single = self.faults.get("single_precision")
+        kind, name = ("float", SLOW_GEMM) if single else ("c10::BFloat16", GEMM)
+        tokens, width = round(1024 * self.length), round(4096 * median / 45)
+        dims = [[tokens, width], [width, 4096]] if backward else [[tokens, 4096], [4096, width]]
+        shapes = {"Input Dims": dims, "Input type": [kind, kind]}
+        yield from thread.kernel("aten::mm", name, median * self.world.scale * self.length * (single or 1), shapes)
 
     def forward_kernels(self, thread):
         scale = self.world.scale * self.length
@@ -322,18 +327,23 @@ class Worker:
         yield from self.sync_inside(thread, 3)
         if "layout_copies" in self.faults:
             for _ in range(4):
-                thread.enter("aten::contiguous")
-                yield from thread.kernel("aten::copy_", LAYOUT, self.faults["layout_copies"] * scale)
+                dims, half = [4, 32, 2048, 128], ["c10::BFloat16", "c10::BFloat16", "Scalar"]
+                shapes = {"Input Dims": [dims, dims, []], "Input type": half}
+                shapes["Input Strides"] = [[8388608, 262144, 128, 1], [8388608, 128, 4096, 1], []]
+                for op in ("aten::contiguous", "aten::clone"):
+                    thread.enter(op, args={"Input Dims": [dims, []], "Input type": half[1:]})
+                yield from thread.kernel("aten::copy_", LAYOUT, self.faults["layout_copies"] * scale, shapes)
+                thread.leave()
                 thread.leave()
         yield from thread.kernel("RotaryEmbedding", ROPE, 12 * scale)
         yield from self.attention(thread)
         yield from self.sync_inside(thread, 2)
         yield from self.product(thread, 45)
         yield from thread.kernel("aten::rms_norm", NORM, 14 * scale)
-        yield from self.product(thread, 150, 4096, 11008)
+        yield from self.product(thread, 150)
         yield from self.sync_inside(thread, 4)
         yield from thread.kernel("SiluAndMul", SILU, 22 * scale)
-        yield from self.product(thread, 85, 11008, 4096)
+        yield from self.product(thread, 85)
 
     def sync_inside(self, thread, level):
         if self.faults.get("sync_layers", 0) >= level:
@@ -347,17 +357,17 @@ class Worker:
             yield from thread.kernel("aten::_flash_attention_forward", FLASH, 70 * scale)
             thread.leave()
             return
-        shapes = {"Input Dims": [[32, 2048, 128], [32, 128, 2048]], "Input type": ["c10::BFloat16"] * 2}
-        yield from thread.kernel("aten::bmm", GEMM, 40 * scale * eager, shapes)
-        yield from thread.kernel("aten::div", PLAIN, 30 * scale * eager)
-        yield from thread.kernel("aten::masked_fill", PLAIN, 35 * scale * eager)
-        yield from thread.kernel(
-            "aten::_softmax",
-            SOFTMAX,
-            45 * scale * eager,
-            {"Input Dims": [[1, 32, 2048, 2048]], "Input type": ["c10::BFloat16"]},
-        )
-        yield from thread.kernel("aten::bmm", GEMM, 40 * scale * eager, shapes)
+        heads, length = [32, 2048, 2048], scale * eager
+        half = ["c10::BFloat16", "c10::BFloat16"]
+        first = {"Input Dims": [[32, 2048, 128], [32, 128, 2048]], "Input type": half}
+        last = {"Input Dims": [heads, [32, 2048, 128]], "Input type": half}
+        softmax = {"Input Dims": [heads, [], []], "Input type": [half[0], "Scalar", "Scalar"]}
+        yield from thread.kernel("aten::bmm", GEMM, 40 * length, first)
+        yield from thread.kernel("aten::div", PLAIN, 30 * length, {"Input Dims": [heads, []], "Input type": half})
+        yield from thread.kernel("aten::add", PLAIN, 35 * length, {"Input Dims": [heads, heads], "Input type": half})
+        softmax["Concrete Inputs"] = ["", "-1", "False"]
+        yield from thread.kernel("aten::_softmax", SOFTMAX, 45 * length, softmax)
+        yield from thread.kernel("aten::bmm", GEMM, 41 * length, last)
 
     # training
 
@@ -460,11 +470,11 @@ class Worker:
     def backward_kernels(self, thread):
         scale, eager = self.world.scale * self.length, self.faults.get("eager_attention")
         for median in (85, 85, 150, 150):
-            yield from self.product(thread, median)
-        yield from thread.kernel("SiluAndMulBackward", SILU, 40 * scale)
-        yield from thread.kernel("aten::rms_norm_backward", NORM, 30 * scale)
+            yield from self.product(thread, median, backward=True)
+        yield from thread.kernel("SiluAndMulBackward", SILU_BACK, 40 * scale)
+        yield from thread.kernel("aten::rms_norm_backward", NORM_BACK, 30 * scale)
         for median in (45, 45):
-            yield from self.product(thread, median)
+            yield from self.product(thread, median, backward=True)
         if eager:
             for name, median in (
                 (GEMM, 40),
@@ -479,9 +489,9 @@ class Worker:
                 yield from thread.kernel(op, name, median * scale * eager)
         else:
             yield from thread.kernel("aten::_flash_attention_backward", FLASH_BACK, 170 * scale)
-        yield from thread.kernel("RotaryEmbeddingBackward", ROPE, 14 * scale)
+        yield from thread.kernel("RotaryEmbeddingBackward", ROPE_BACK, 14 * scale)
         for median in (95, 95):
-            yield from self.product(thread, median)
+            yield from self.product(thread, median, backward=True)
 
     def pipeline(self):
         """Forward passes of all micro-batches, then backward passes, over the ranks as stages."""
@@ -516,9 +526,8 @@ class Worker:
         main, world = self.main, self.world
         self.rank.reseed("optimizer")
         yield from main.kernel("aten::linalg_vector_norm", REDUCE, 45)
-        if world.style != "pipeline":
-            done = yield from main.collective(self.everyone, "allreduce", 8, (self.rank.step, "norm"))
-            yield from main.wait_event(done, COMPUTE)
+        done = yield from main.collective(self.everyone, "allreduce", 8, (self.rank.step, "norm"))
+        yield from main.wait_event(done, COMPUTE)
         main.enter("Optimizer.step#AdamW.step", "user_annotation")
         yield main.host(60)
         slow = self.faults.get("slow_optimizer")

@@ -42,7 +42,7 @@ class Kind:
 KINDS = {
     "slow_gpu_rank": Kind(("straggler",), 1.15, 1.4, one_rank=True),
     "slow_stage_of_pipeline": Kind(("straggler",), 1.2, 1.5, style="pipeline", fault="slow_gpu_rank", one_rank=True),
-    "slow_host_rank": Kind(("straggler",), 3.5, 7.0, one_rank=True),
+    "slow_host_rank": Kind(("straggler",), 5.0, 8.0, one_rank=True),
     "late_loader": Kind(("data-loader-wait", "straggler"), 4, 12, one_rank=True),
     "slow_loader": Kind(("data-loader-wait",), 4, 12),
     "sync_layers": Kind(("host-sync-stalls",), 3, 4, whole=True),

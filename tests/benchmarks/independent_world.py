@@ -380,12 +380,14 @@ class Thread:
         device.queued += 1
         device.streams[stream].push(work)
 
-    def kernel(self, op, name, median_us, shapes=None, grid=(132, 1, 1), spread=0.025):
-        """An op with one kernel."""
+    def kernel(self, op, name, median_us, shapes=None, spread=0.025):
+        """An op with one kernel. Its grid follows from its length."""
         rank = self.rank
         self.enter(op, args=shapes)
         yield self.host(12)
-        work = Work(name, rank.draw(median_us, spread) * rank.gpu, 0, args={"grid": list(grid)})
+        work = Work(
+            name, rank.draw(median_us, spread) * rank.gpu, 0, args={"grid": [max(1, round(8 * median_us)), 1, 1]}
+        )
         yield from self.issue(work)
         yield self.host(1.5)
         self.leave()
@@ -397,7 +399,9 @@ class Thread:
         for index, (name, median) in enumerate(kernels):
             length = rank.draw(median, 0.025) * rank.gpu
             latency = 4500 if index == 0 else 0
-            self.submit(Work(name, length, 0, args={"grid": [64, 1, 1]}, latency=latency), row, COMPUTE)
+            self.submit(
+                Work(name, length, 0, args={"grid": [max(1, round(8 * median)), 1, 1]}, latency=latency), row, COMPUTE
+            )
         yield rest
         self.end_call("cudaGraphLaunch", row, began)
 
