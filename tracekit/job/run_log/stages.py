@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from math import gcd
 from typing import Literal
 
 import numpy as np
 
 from tracekit.job.run_log.counted_steps import SteadySteps, choose_counted_steps
+from tracekit.job.run_log.settings import Setting, find_log_settings
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs, name_logged_stage
 from tracekit.model.recording.rl_frameworks import StageTimer
@@ -52,6 +53,7 @@ class LoggedSteps:
 
     `step_s` is the step time as logged and `wall_s` the same with the stages outside it. `residual_s` is the part of the step that no
     timer covers. `price` is that of a GPU-hour. `excess_ratio` is the share of the steps whose timers exceed them: overlapping timers that are not known.
+    `settings` are the known settings of the run.
     """
 
     log: RunLog
@@ -64,6 +66,12 @@ class LoggedSteps:
     stages: tuple[LoggedStage, ...]
     excess_ratio: float
     price: float | None = None
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+
+    @property
+    def is_verl(self) -> bool:
+        """Whether a trainer of verl wrote the log."""
+        return self.log.framework.code in ("verl", "verl_omni")
 
     def get_steady(self, *names: str) -> Floats | None:
         """Get the values of the first logged name in the steady steps; None if no steady step has one."""
@@ -112,9 +120,14 @@ class LoggedSteps:
 @derive_once
 def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
     """List the logs of all runs by step; a log without any time of a step is left out."""
-    made = (resolve_logged_stages(log) for log in map_run_logs(measured).values())
     price = measured.facts.gpu_hour_price
-    return tuple(replace(steps, price=price) for steps in made if steps is not None)
+    made = []
+    for log in map_run_logs(measured).values():
+        steps = resolve_logged_stages(log)
+        if steps is not None:
+            settings = find_log_settings(measured, log.run, log.source)
+            made.append(replace(steps, price=price, settings=settings))
+    return tuple(made)
 
 
 def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:

@@ -46,7 +46,7 @@ class RunLog:
 
 
 def name_logged_stage(framework: RlFramework, name: str, label: str) -> str:
-    """Name the canonical stage of a timer: by the registry, else by its label."""
+    """Name the canonical stage of a timer: by the registry, or by its label."""
     timer = framework.find_timer(name)
     return get_canonical_stage(label) if timer is None else timer.stage
 

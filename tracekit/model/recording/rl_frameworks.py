@@ -1,7 +1,7 @@
 """Registry of RL frameworks: the names under which each logs the time, the stages and the work of a step.
 
 Readers recognize logs by it, and answers resolve the stages of a step by it. Timers are seconds of wall time per step,
-unless `seconds` says otherwise. What verl's trainers log differently under one name is in `job.run_log.trainer`.
+unless `seconds` says otherwise. `job.run_log.trainer` has the differences between verl's trainers under one name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Place = Literal["step", "sum", "nested", "overlapping", "outside"]
 """Where the time of a timer lies.
 
 `step`: within the step, disjoint from the other timers of this kind. `sum`: the same, but with the timers whose `parent`
-it is; it counts only where none of them is logged. `nested`: within the timer `parent`, or within several if that is None;
+it is; it counts only where no such timer is logged. `nested`: within the timer `parent`, or within several if that is None;
 without its parent it is `step`. `overlapping`: parallel to the step, so it must never be added. `outside`: between steps.
 """
 

@@ -21,6 +21,7 @@ from tracekit.readers.driver_log.headed_tables import (
     note_nemo_heading,
 )
 from tracekit.readers.driver_log.json_lines import add_logged_object, parse_json_object
+from tracekit.readers.driver_log.printed_config import add_config_line
 from tracekit.readers.driver_log.values import LoggedValues
 
 ANSI = compile_lazily(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -76,6 +77,9 @@ def _add_console_text(text: str, number: int, log: ConsoleLog) -> None:
     if prefix:
         text = text[prefix.end() :]
         _note_driver_process(prefix[1], prefix[2], log)
+    is_driver = prefix is None or prefix[1] in DRIVERS
+    if is_driver and (log.config or text.startswith("{'")) and add_config_line(text, log):
+        return
     if log.wrapped and _add_wrapped_piece(text, log):
         return
     for mark, add_line in _FORMS:
