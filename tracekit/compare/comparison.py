@@ -38,6 +38,8 @@ class Change:
     - `difference` is second minus first. `label` names the coverage of the interval.
     - `detectable` is the smallest change that would have been called a regression in 80 % of cases. Only
       the step and its stages have it; it is None if these runs allow no verdict.
+    - `difference_low` and `difference_high` bound `difference`; only metrics of engines have them, because
+      theirs may be zero.
     - `reason` explains an inconclusive `word` in a few words; `notes` have the details.
     - `step_ratio`, `step_low` and `step_high` are the step speedup from a stage alone (`compare.amdahl`).
     """
@@ -68,6 +70,8 @@ class Change:
     step_low: float | None = None
     step_high: float | None = None
     reason: str = ""
+    difference_low: float | None = None
+    difference_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from math import log
 
 from tracekit.compare.amdahl import add_step_speedups, format_speedup_with_interval
 from tracekit.compare.changes import (
+    ENGINE_KEY,
     STEP,
     ComparisonChoices,
     choose_headline_metric,
@@ -57,6 +58,7 @@ from tracekit.compare.work_units import describe_unmarked_recordings as recordin
 from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.errors import NothingComparableError, TracekitError
 from tracekit.model.metrics import (
+    ENGINE_METRICS,
     LAUNCH_CADENCE,
     PER_WORK,
     RANGE_CADENCE,
@@ -132,7 +134,7 @@ def _compare_step_sides(
     lengths = _withhold_length_verdicts(lengths, withheld=blocked)
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
-    if not blocked:
+    if not blocked and key != ENGINE_KEY:
         origin = _attribute_headline_change(base, opt, key, choices)
     needed = ""
     chances: tuple[VerdictOutlook, ...] = ()
@@ -145,7 +147,7 @@ def _compare_step_sides(
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
     warnings[:0] = describe_compared_lengths(lengths)
     warnings += choice_notes
-    if not blocked and not unequal:
+    if not blocked and not unequal and key != ENGINE_KEY:
         warnings += _describe_without_odd_run(base, opt, key, choices)
     if origin is not None:
         warnings += origin.kernels.warnings
@@ -395,8 +397,17 @@ def _describe_inputs(base: ComparedSide, opt: ComparedSide, memory: MemoryChange
         yield from recording_reading(side)
     for side in sides:
         yield from describe_logs(side)
+        yield from _describe_engine_samples(side)
     if memory is not None:
         yield from memory.reading
+
+
+def _describe_engine_samples(side: ComparedSide) -> Iterator[str]:
+    """Describe the logs of engines of a side: runs, windows with requests."""
+    windows = side.samples.get(ENGINE_KEY)
+    if windows is not None:
+        runs, count = len(windows.runs), sum(map(len, windows.values))
+        yield f"{side.name}, engines: {runs} {choose_plural(runs, 'run')}, {count:,} windows with requests"
 
 
 def _describe_side_input(side: ComparedSide, steps: MetricSamples) -> str:
@@ -429,6 +440,10 @@ def _list_comparison_warnings(
     yield from dict.fromkeys((*base.notes, *opt.notes))
     yield from _warn_of_same_files(base, opt)
     yield from step.notes
+    if ENGINE_KEY in base.samples and ENGINE_KEY in opt.samples:
+        yield "engines: throughput also depends on load and response lengths: compare runs of the same requests"
+    if step.name == ENGINE_METRICS[0]:
+        return
     if has_no_steps(base) or has_no_steps(opt):
         yield from _warn_of_missing_step_marks(step)
     elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):

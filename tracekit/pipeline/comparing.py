@@ -34,6 +34,8 @@ from tracekit.render.json import read_report_json
 COMPARED_TABLES = (
     "category_peaks",
     "collectives",
+    "engine_levels",
+    "engine_samples",
     "free_space",
     "gpu_time",
     "interruptions",
