@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from tracekit.render.explorer.cells import (
     merge_row_kernels,
 )
 from tracekit.render.explorer.processes import ExplorerRows, PageRow
+from tracekit.render.explorer.report_values import RankTable
 from tracekit.render.explorer.tables import Numbering
 from tracekit.render.explorer.varints import encode_columns
 
@@ -54,7 +55,7 @@ def add_kernels(
     numbering: Sequence[Numbering],
     store: PageBlockStore,
     pins: Sequence[tuple[int, int, int]],
-    late_ns: Mapping[int, float],
+    late_ns: RankTable,
     room_bytes: float,
 ) -> KernelCounts:
     """Add the kernels of all rows to the page, in at most `room_bytes`."""
@@ -128,7 +129,7 @@ def _sample_box_sizes(
 
 
 def _order_cells(
-    rows: ExplorerRows, cells: Sequence[RowCells], pins: Sequence[tuple[int, int, int]], late_ns: Mapping[int, float]
+    rows: ExplorerRows, cells: Sequence[RowCells], pins: Sequence[tuple[int, int, int]], late_ns: RankTable
 ) -> CellOrder:
     """Order cells: those that findings point at, then the longest and the median step of each row."""
     pinned, telling, late = [], [], []
@@ -144,8 +145,7 @@ def _order_cells(
         is_telling[by_length[[0, len(by_length) // 2]] if len(by_length) else []] = True
         pinned.append(is_pinned)
         telling.append(is_telling)
-        rank = row.process.data.source.rank
-        late.append(np.full(len(of_row.cell), 0.0 if rank is None else late_ns.get(rank, 0.0)))
+        late.append(np.full(len(of_row.cell), late_ns.get_value(row.process.data.source) or 0.0))
     return CellOrder(np.concatenate(pinned), np.concatenate(telling), np.concatenate(late))
 
 

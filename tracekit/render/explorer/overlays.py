@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.inputs.process_files import list_file_names
 from tracekit.render.explorer.names import PageNames
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess
+from tracekit.render.explorer.report_values import RankTable
 from tracekit.render.explorer.tables import Numbering
 from tracekit.render.explorer.varints import (
     encode_column_parts,
@@ -49,14 +50,11 @@ def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageName
     return encode_columns([row_numbers, fold_signs(take_differences(start)), *others])
 
 
-def encode_memory_curves(
-    rows: ExplorerRows, late_ns: Mapping[int, float], budget_bytes: int
-) -> tuple[dict[str, bytes], int]:
+def encode_memory_curves(rows: ExplorerRows, late_ns: RankTable, budget_bytes: int) -> tuple[dict[str, bytes], int]:
     """Encode the blocks `curve` of rows, the latest ranks first, while they fit: (compressed blocks, number left out)."""
     blocks: dict[str, bytes] = {}
     left, dropped = budget_bytes * BYTES_OF_CURVES, 0
-    ranks = [row.process.data.source.rank for row in rows.rows]
-    late = np.array([0.0 if rank is None else late_ns.get(rank, 0.0) for rank in ranks])
+    late = np.array([late_ns.get_value(row.process.data.source) or 0.0 for row in rows.rows])
     encoded = _encode_curves(rows)
     for number in np.argsort(-late, kind="stable").tolist():
         if number not in encoded:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render.explorer.inputs.process_files import FileLabels, ProcessData, find_time_bounds, merge_process_files
-from tracekit.render.explorer.report_values import get_sheet_columns
+from tracekit.render.explorer.report_values import RankTable, read_rank_table
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.integer[Any]]
@@ -160,7 +160,7 @@ def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRo
     with_rows = [data for data in processes if len(data.numbers.get("row.kind", ()))]
     ordered = sorted(merge_process_files(with_rows), key=make_order_key)
     offsets = read_clock_offsets(report)
-    late = [offsets.get(data.source.rank, 0) for data in ordered]
+    late = [round(offsets.get_value(data.source) or 0) for data in ordered]
     bounds = [find_time_bounds(data) for data in ordered]
     begin = min((first - offset for (first, _), offset in zip(bounds, late, strict=True)), default=0)
     end = max((last - offset for (_, last), offset in zip(bounds, late, strict=True)), default=begin)
@@ -171,17 +171,15 @@ def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRo
     rows = tuple(PageRow(process, row) for process in page for row in range(len(process.data.numbers["row.kind"])))
     with_memory = [data for data in processes if len(data.numbers.get("snapshot.peak", ()))]
     snapshots = tuple(
-        PageProcess(number, data, data.base_ns - offsets.get(data.source.rank, 0) - begin)
+        PageProcess(number, data, data.base_ns - round(offsets.get_value(data.source) or 0) - begin)
         for number, data in enumerate(sorted(with_memory, key=make_order_key), len(page))
     )
     return ExplorerRows(page, rows, begin, max(end - begin, 1), snapshots)
 
 
-def read_clock_offsets(report: Report) -> dict[int | None, int]:
+def read_clock_offsets(report: Report) -> RankTable:
     """Read by how much the clock of each rank is ahead, as the report has measured it."""
-    columns = get_sheet_columns(report, "stragglers", "clocks")
-    pairs = zip(columns.get("rank", ()), columns.get("offset_ns", ()), strict=True)
-    return {rank: round(offset) for rank, offset in pairs if isinstance(rank, int) and isinstance(offset, int | float)}
+    return read_rank_table(report, "clocks", "rank", "offset_ns")
 
 
 def make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:
