@@ -249,3 +249,37 @@ def test_a_truncated_configuration_hides_no_steps(tmp_path):
     )
     (tmp_path / "train.log").write_text(text)
     assert "8 steps of verl" in " ".join(analyze(tmp_path).identity)
+
+
+@pytest.mark.parametrize(("limit", "oldest", "fires"), [(4, 2, True), (4, 1, False), (5, 7, False), (None, 7, False)])
+def test_staleness_at_its_threshold(tmp_path, limit, oldest, fires):
+    """Of 7 steady steps the last `oldest` have samples 4 versions old: 2 are 29 %, 1 is 14 %."""
+    write_sources(
+        tmp_path, log_of(lambda n: {"training/off_policy/trajectory_staleness/max": 4 if n > 10 - oldest else 2})
+    )
+    if limit is not None:
+        (tmp_path / "config.yaml").write_text(write_yaml({"trainer.v1.sampler.max_off_policy_threshold": limit}))
+    found = [finding for finding in analyze(tmp_path).findings if finding.rule == "evicted-samples"]
+    assert bool(found) == fires
+    if fires:
+        assert found[0].claim.startswith("samples are as old as allowed, 4 weight versions, in 29 % of the steps")
+        assert "try trainer.v1.sampler.max_off_policy_threshold=8 (now 4 in config.yaml)" in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("reserved", "words"),
+    [
+        (76.5, "reserved at most 76.5 GiB of 80.0 GiB, 4.4 % is left: smaller micro-batches or less of"),
+        (47.0, "reserved at most 47.0 GiB of 80.0 GiB, 41 % is left: larger micro-batches"),
+        (76.0, None), (48.0, None), (90.0, None),
+    ],
+)  # fmt: skip
+def test_gpu_memory_that_is_short_or_unused(tmp_path, reserved, words):
+    """Below 5 % or above 40 % of the given size; more than the size is unmapped memory."""
+    write_sources(tmp_path, log_of(lambda _: {"actor/perf/max_memory_reserved_gb": reserved}))
+    caveats = analyze(tmp_path, device_memory="80GiB").section("run-log").caveats
+    assert [text for text in caveats if "GPU memory" in text and (words is None or words in text)] == [
+        text for text in caveats if "GPU memory" in text
+    ]
+    assert any("GPU memory" in text for text in caveats) == (words is not None)
+    assert not any("GPU memory" in text for text in analyze(tmp_path).section("run-log").caveats)
