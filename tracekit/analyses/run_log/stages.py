@@ -59,7 +59,7 @@ _USED_NAMES = re.compile(
     r"global_seqlen/|response_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
     r"num_turns/|rollout/(?:response_len|num_samples)|step_time\Z|queue_wait_time_s|weight_sync_time_s|completions/|"
     r"train/(?:total_num_tokens|global_valid_toks|mean_gen_tokens|max_gen_tokens|step_time|completions/)|"
-    r"timing_per_image_ms/|(?:\w+/)?perf/cpu_memory_used_gb\Z"
+    r"timing_per_image_ms/|(?:\w+/)?perf/(?:cpu_memory_used_gb|max_memory_reserved_gb)\Z"
 )
 
 
