@@ -283,3 +283,25 @@ def test_gpu_memory_that_is_short_or_unused(tmp_path, reserved, words):
     ]
     assert any("GPU memory" in text for text in caveats) == (words is not None)
     assert not any("GPU memory" in text for text in analyze(tmp_path).section("run-log").caveats)
+
+
+def test_advice_on_a_run_of_nemo_rl_names_its_own_settings(tmp_path):
+    """Validation of 40 s within every fifth step of 100 s; a token imbalance of 10 %. No setting of verl is named."""
+    lines = []
+    for step in range(1, 16):
+        values = {
+            "timing/train/total_step_time": 100.0, "timing/train/generation": 60.0,
+            "timing/train/policy_training": 38.0, "performance/average_token_imbalance": 0.1,
+        }  # fmt: skip
+        if step % 5 == 0:
+            values |= {"timing/train/total_step_time": 140.0, "timing/validation/total_validation_time": 40.0}
+        lines.append(json.dumps({"step": step, "data": values}) + "\n")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "config.yaml").write_text(write_yaml({"grpo.val_period": 5}))
+    report = analyze(tmp_path)
+    (recording,) = report.recordings
+    assert "in NeMo-RL" in recording.advice
+    advice = {finding.rule: finding.advice for finding in report.findings}
+    assert {"logged-chores", "sequence-imbalance"} <= set(advice)
+    assert "try grpo.val_period=10 (now 5 in config.yaml)" in advice["logged-chores"]
+    assert not [text for text in advice.values() if "trainer." in text or "actor." in text]

@@ -149,3 +149,9 @@ def test_a_log_alone_exits_with_0_and_names_its_trainer():
     result = invoke("analyze", RUNS / "01_trainer_wait" / "fully_async.jsonl")
     assert result.exit_code == 0
     assert "24 steps of verl fully async, 24 GPUs" in result.stdout
+
+
+def test_whatif_of_a_log_names_the_command_with_its_bounds():
+    result = invoke("whatif", RUNS / "09_generation_tail")
+    assert result.exit_code == 2
+    assert "tracekit analyze PATH -v" in " ".join(result.stderr.split())
