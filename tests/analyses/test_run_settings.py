@@ -305,3 +305,13 @@ def test_advice_on_a_run_of_nemo_rl_names_its_own_settings(tmp_path):
     assert {"logged-chores", "sequence-imbalance"} <= set(advice)
     assert "try grpo.val_period=10 (now 5 in config.yaml)" in advice["logged-chores"]
     assert not [text for text in advice.values() if "trainer." in text or "actor." in text]
+
+
+def test_the_share_of_evicted_samples_counts_samples_with_their_prompts(tmp_path):
+    """8,000 tokens in samples of 500 and 300 are 10 samples; 2 more were thrown away: a sixth."""
+    values = {
+        "training/off_policy/evicted_samples": 2, "perf/total_num_tokens": 8_000, "prompt_length/mean": 300.0
+    }  # fmt: skip
+    write_sources(tmp_path, log_of(lambda _: values))
+    (found,) = [finding for finding in analyze(tmp_path).findings if finding.rule == "evicted-samples"]
+    assert {metric.name: metric.value for metric in found.evidence}["evicted_ratio"] == pytest.approx(1 / 6)

@@ -56,7 +56,7 @@ _REGISTERED = frozenset(name for framework in FRAMEWORKS for name in framework.l
 _USED_NAMES = re.compile(
     r"timing_s/|timing/|timeperf/|time/step_|perf/|train/timing/|fully_async/|separate_async/|training/off_policy/|"
     r"(?:training|validation)/(?:off_policy|filter_groups|rollout_failure)/evicted_samples\Z|"
-    r"global_seqlen/|response_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
+    r"global_seqlen/|(?:prompt|response)_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
     r"num_turns/|rollout/(?:response_len|num_samples)|step_time\Z|queue_wait_time_s|weight_sync_time_s|completions/|"
     r"train/(?:total_num_tokens|global_valid_toks|mean_gen_tokens|max_gen_tokens|step_time|completions/)|"
     r"timing_per_image_ms/|(?:\w+/)?perf/(?:cpu_memory_used_gb|max_memory_reserved_gb)\Z"
