@@ -315,3 +315,25 @@ def test_the_share_of_evicted_samples_counts_samples_with_their_prompts(tmp_path
     write_sources(tmp_path, log_of(lambda _: values))
     (found,) = [finding for finding in analyze(tmp_path).findings if finding.rule == "evicted-samples"]
     assert {metric.name: metric.value for metric in found.evidence}["evicted_ratio"] == pytest.approx(1 / 6)
+
+
+def test_a_configuration_outside_the_directory_is_not_read(tmp_path):
+    """A link may lead out of the directories that an agent may read."""
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    run.mkdir()
+    (outside / "config.yaml").write_text(write_yaml({"trainer.test_freq": 5}))
+    write_sources(run, FIRES["logged-chores"].rows)
+    (run / "config.yaml").symlink_to(outside / "config.yaml")
+    (run / ".hydra").symlink_to(outside)
+    assert "try" not in analyze(run).findings[0].advice
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{'data': {[1]: 2}}", "{'data': {'a': __import__('os')}}", "{'data': {" * 400 + "}" * 800, "{'data': {'a': '"],
+)
+def test_a_printed_configuration_of_any_form_does_not_stop_the_reader(tmp_path, text):
+    lines = "".join(verl_line(step, {"timing_s/gen": 50.0, "timing_s/step": 100.0}) for step in range(1, 9))
+    (tmp_path / "train.log").write_text(f"{text}\n{lines}")
+    assert "8 steps of verl" in " ".join(analyze(tmp_path).identity)
