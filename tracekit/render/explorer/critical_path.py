@@ -38,7 +38,7 @@ class _Path(NamedTuple):
 
 
 class PagePath(NamedTuple):
-    """The compressed block of the path, None if it does not fit, and the note on what is merged or left out."""
+    """The compressed block of the path, None if it does not fit, and a note if pieces are merged or left out."""
 
     block: bytes | None
     note: str
