@@ -39,6 +39,46 @@ class PageProcess:
         return self.read_column(name) + self.shift_ns
 
 
+class JoinedColumns:
+    """Columns of several processes, joined in their order when first read."""
+
+    def __init__(self, processes: Sequence[PageProcess]) -> None:
+        self.processes = processes
+        self._joined: dict[str, tuple[Ints, Ints]] = {}
+
+    def read(self, name: str) -> Ints:
+        """Read a column of all processes."""
+        return self._join(name)[0]
+
+    def count(self, name: str) -> Ints:
+        """Count the values of each process in a column."""
+        return self._join(name)[1]
+
+    def _join(self, name: str) -> tuple[Ints, Ints]:
+        """Join a column: (values, number of those of each process)."""
+        if name not in self._joined:
+            parts = [process.data.numbers.get(name, _NONE) for process in self.processes]
+            sizes = np.array([len(part) for part in parts], np.int64)
+            self._joined[name] = np.concatenate((_NONE, *parts), dtype=np.int64, casting="unsafe"), sizes
+        return self._joined[name]
+
+    def repeat(self, values: Sequence[int] | Ints, name: str) -> Ints:
+        """Repeat the value of each process for each of its values in a column."""
+        return np.repeat(np.asarray(values, np.int64), self.count(name))
+
+    def read_times(self, name: str) -> Ints:
+        """Read a column of instants, from the begin of the page."""
+        return self.read(name) + self.repeat([process.shift_ns for process in self.processes], name)
+
+    def look_up(self, tables: Sequence[Ints], name: str) -> Ints:
+        """Look up the values of a column, each in the table of its process."""
+        ends = np.cumsum([0, *map(len, tables)])
+        joined: Ints = np.concatenate((_NONE, *tables))
+        places = self.read(name) + self.repeat(ends[: len(self.processes)], name)
+        values: Ints = joined[places]
+        return values
+
+
 @dataclass(frozen=True, eq=False)
 class PageRow:
     """One row of the page: the position of its part in the columns of its process."""
@@ -103,6 +143,11 @@ class ExplorerRows:
     def _recorded(self) -> list[tuple[FileLabels, tuple[int, int]]]:
         """Source and time bounds of each process."""
         return [(process.data.source, find_time_bounds(process.data)) for process in self.processes]
+
+    @cached_property
+    def joined(self) -> JoinedColumns:
+        """Columns of all processes with rows."""
+        return JoinedColumns(self.processes)
 
     @cached_property
     def positions(self) -> Mapping[tuple[int, int], int]:
