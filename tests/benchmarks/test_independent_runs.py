@@ -30,7 +30,8 @@ def test_kernels_begin_after_their_launch_and_collectives_end_together(tmp_path)
         rows = [row for row in trace["traceEvents"] if row["ph"] == "X" and row["cat"] != "cuda_sync"]
         calls = {row["args"]["correlation"]: row["ts"] for row in rows if row["cat"] == "cuda_runtime"}
         kernels = [row for row in rows if row["cat"] == "kernel"]
-        assert kernels and all(calls[row["args"]["correlation"]] < row["ts"] for row in kernels)
+        assert kernels
+        assert all(calls[row["args"]["correlation"]] < row["ts"] for row in kernels)
         shift = (trace["baseTimeNanoseconds"] - 1_750_000_000_000_000_000 - offset) / 1000
         gathers = [row for row in kernels if "AllReduce" in row["name"]]
         ends[rank.number] = [row["ts"] + row["dur"] + shift for row in gathers]
