@@ -79,7 +79,7 @@ LEAST_LOGGED_SHARE = 0.01
 
 
 def measure_driver_step(measured: Measurements) -> tuple[Metric, ...]:
-    """Measure the driver's step next to that of the traces: mean of the steps that both have."""
+    """Measure the driver's step next to that of the traces: mean of the steps that both have, and median of un-profiled steps."""
     metrics = []
     for steps in list_logged_steps(measured)[:MOST_DESCRIBED]:
         shared = _find_profiled_rows(measured, steps)
@@ -87,6 +87,12 @@ def measure_driver_step(measured: Measurements) -> tuple[Metric, ...]:
             where = phrase_run(measured, steps.log.run)
             label = f"driver's step{where}"
             metrics.append(Metric("driver_step", float(steps.step_s[shared].mean()) * 1e9, "ns", "lower", label=label))
+            other = steps.step_s[steps.counted.steady & ~shared]
+            if len(other):
+                label = f"median of its un-profiled steps{where}"
+                metrics.append(
+                    Metric("unprofiled_driver_step", float(np.median(other)) * 1e9, "ns", "lower", label=label)
+                )
     return tuple(metrics)
 
 
