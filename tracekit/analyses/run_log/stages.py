@@ -73,7 +73,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     rows = np.flatnonzero(is_used[names.codes])[-MOST_VALUES:]
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     return {
-        **_select_settings(trace),
+        **_copy_logged_settings(trace),
         "run_log": {
             "part": trace.numbers("log_values", "part")[rows],
             "step": select_rows(trace.nullable("log_values", "step"), rows),
@@ -83,8 +83,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _select_settings(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Select the settings of the run; no table without any."""
+def _copy_logged_settings(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Copy the settings of the run; no table without any."""
     if not trace.row_count("log_settings"):
         return {}
     return {"run_settings": {name: trace.texts("log_settings", name) for name in ("key", "value", "origin")}}
