@@ -43,7 +43,7 @@ const readExact = (page) =>
       const range = data.ranges[data.sums.occurrence[i]];
       return { row, step: data.rows[row].steps[data.sums.step[i]]?.number ?? null, stage: data.nameStage(range ? range.name : -1), name: data.names[data.sums.name[i]], kind: data.sums.kind[i], count: data.sums.count[i], ns };
     });
-    const rows = data.rows.map(({ steps, ranges }, i) => ({ ...data.head.rows[i], name: data.nameRow(i), steps, ranges: ranges[0].map((range) => ({ ...range, text: data.names[range.name] })) }));
+    const rows = data.rows.map(({ steps, ranges }, i) => ({ ...data.head.rows[i], name: data.nameRow(i), label: data.labelRow?.(i) ?? data.nameRow(i), steps, ranges: ranges[0].map((range) => ({ ...range, text: data.names[range.name] })) }));
     const segments = Array.from(data.gaps?.row ?? [], (row, i) => {
       let at = data.gaps.start[i];
       return Array.from({ length: data.gaps.first[i + 1] - data.gaps.first[i] }, (_, k) => {
@@ -242,7 +242,7 @@ async function checkRanks(ledger, page, exact, report, file) {
   const waits = tableOf(file, "stragglers", "waits") ?? [];
   const work = tableOf(file, "stragglers", "ranks") ?? [];
   const isOf = (row) => (line) => (line.late_rank ?? line.rank) === row.rank && (line.role === undefined || line.role === row.role);
-  const rows = new Map(exact.rows.map((row) => [row.name, row]));
+  const rows = new Map(exact.rows.map((row) => [row.label, row]));
   const mean = (list, get) => sum(list, get) / Math.max(1, list.length);
   const table = shown.tables.find(({ label }) => label === "Ranks");
   for (const line of table.rows) {
@@ -257,8 +257,9 @@ async function checkRanks(ledger, page, exact, report, file) {
     ledger.add("ranks", 4);
   }
   checkTexts(ledger, shown, report, exact, [rows.size, group(exact.work, ({ id, kind }) => `${id},${kind}`).size]);
-  const largest = (get) => Math.max(...exact.rows.map((row) => get(row) ?? 0));
-  ledger.some("ranks", textOf(shown, "panel-ranks", "answer")[0] ?? "", exact.rows.flatMap(({ name }) => [name, name[0].toUpperCase() + name.slice(1)]), [largest((row) => work.find(isOf(row))?.beyond_ns), ...exact.rows.map((row) => sum(waits.filter(isOf(row)), ({ each_ns }) => each_ns))]);
+  const names = exact.rows.flatMap(({ name, label }) => [name, label].flatMap((text) => [text, text[0].toUpperCase() + text.slice(1)]));
+  const times = exact.rows.flatMap((row) => [work.find(isOf(row))?.beyond_ns ?? NaN, sum(waits.filter(isOf(row)), ({ each_ns }) => each_ns)]);
+  ledger.some("ranks", textOf(shown, "panel-ranks", "answer")[0] ?? "", names, times);
 }
 
 /** The level of an icicle that screen readers get: the whole, then the largest parts. */
@@ -275,7 +276,7 @@ function checkLevel(ledger, shown, place, lists, format) {
 
 /** Every other text with a digit has a source; one that has none fails. */
 function checkTexts(ledger, shown, report, exact, lengths) {
-  const rows = exact.rows.map(({ name }) => name);
+  const rows = exact.rows.flatMap(({ name, label }) => [name, label]);
   const { strings } = listLeaves(report);
   const bounded = report.headline.filter(({ low }) => low !== null);
   const silent = report.sections.filter(({ status }) => status !== "ok");
