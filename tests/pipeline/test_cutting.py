@@ -357,6 +357,37 @@ def test_a_secret_in_any_text_of_a_trace_does_not_survive(tmp_path):
     check()
 
 
+def check_chrome_format(document):
+    """Check the rules of the Chrome trace format that viewers rely on."""
+    ends = {"s": set(), "f": set()}
+    for row in document["traceEvents"]:
+        assert isinstance(row["name"], str)
+        assert isinstance(row["pid"], int | str)
+        assert row["ph"] in set("XBEiIsftCM")
+        if row["ph"] != "M":
+            assert isinstance(row["ts"], int | float)
+        if row["ph"] == "X":
+            assert row["dur"] >= 0
+        if row["ph"] in ends:
+            ends[row["ph"]].add((row["cat"], row["id"]))
+    assert ends["s"] == ends["f"]
+
+
+@pytest.mark.parametrize("asked", ["step 2", "0:1s", "1100us:1450us", "5us:35us"])
+@pytest.mark.parametrize("anonymize", [False, True])
+def test_a_cut_is_a_valid_chrome_trace(tmp_path, asked, anonymize):
+    _, rows = read_rows(write_private(tmp_path))
+    flow = {"cat": "ac2g", "name": "ac2g", "pid": 100, "tid": 100}
+    for number, (begin, end) in enumerate(((1010, 1030), (1020, 1800), (2100, 2110), (1900, 2300))):
+        rows += [flow | {"ph": "s", "id": number, "ts": begin}, flow | {"ph": "f", "bp": "e", "id": number, "ts": end}]
+    path = write(tmp_path / "flows.json", rows, rank=0, world_size=1)
+    cut_profile(path, tmp_path / "out.json", time_range=parse_time_range(asked), anonymize=anonymize, options=QUICK)
+    check_chrome_format(read_rows(tmp_path / "out.json")[0])
+    flows = {row["id"] for row in read_rows(tmp_path / "out.json")[1] if row["ph"] == "s"}
+    if not anonymize:
+        assert flows == {"step 2": {2}, "0:1s": {0, 1, 2, 3}, "1100us:1450us": {2}, "5us:35us": {0}}[asked]
+
+
 # Reduction
 
 

@@ -135,6 +135,7 @@ def select_rows_of_window(trace: ScannedTrace, start_ns: int, end_ns: int, level
     kept = wanted & (inside | containers | launched)
     kept |= calls & is_linked & np.isin(trace.correlation, trace.correlation[kept & ops & is_linked])
     kept &= ~trace.is_of("meta")
+    kept &= ~_mark_broken_flows(trace, kept)
     return kept | (trace.is_of("meta") & _mark_same_threads(scan, kept))
 
 
@@ -162,6 +163,21 @@ def _mark_names(names: Codes, head: str) -> Bools:
     marks = [isinstance(value, str) and value.startswith(head) for value in names.values]
     marked: Bools = np.array([*marks, False], np.bool_)[names.codes]
     return marked
+
+
+def _mark_broken_flows(trace: ScannedTrace, is_kept: Bools) -> Bools:
+    """Mark the rows of flows that lack their start or their end: viewers cannot draw them."""
+    scan, flows = trace.scan, is_kept & trace.is_of("flow")
+    column = scan.fields.get("id")
+    if column is None or not flows.any():
+        return flows
+    ids = np.full(len(flows), -1, np.int64)
+    ids[column.rows] = np.unique(column.values, return_inverse=True)[1]
+    ids = ids * (len(scan.cat.values) + 2) + scan.cat.codes
+    for phase in ("s", "f"):
+        flows &= np.isin(ids, ids[flows & _mark_names(scan.ph, phase)])
+    broken: Bools = is_kept & trace.is_of("flow") & ~flows
+    return broken
 
 
 def _mark_same_threads(scan: TraceScan, is_kept: Bools) -> Bools:
