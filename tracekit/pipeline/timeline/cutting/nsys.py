@@ -316,7 +316,7 @@ def _copy_strings(connection: sqlite3.Connection, plan: _CutPlan, *, is_anonymou
     )
 
 
-def _keep_fact(value: str | bytes | int | float | None) -> str | bytes | int | float | None:
+def _keep_fact(value: str | bytes | float | None) -> str | bytes | int | float | None:
     """Keep numbers, versions, and names of GPUs and their metrics; other texts become None."""
     if not isinstance(value, str | bytes):
         return value
