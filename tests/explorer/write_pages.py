@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "examples" / "scale")]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "tests" / "support"),
+    str(ROOT / "tests" / "explorer"),
+    str(ROOT / "examples" / "scale"),
+]
 
+import hostile_inputs  # noqa: E402
 import make_ranks  # noqa: E402
 import nsys_builder as nsys  # noqa: E402
 
@@ -58,6 +64,7 @@ INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "snapshot": lambda _: ["analyze", str(EXAMPLES / "simulated_memory" / "leaking")],
     "log": lambda _: ["analyze", str(EXAMPLES / "run_log" / "metrics.jsonl")],
     "comparison": lambda _: ["compare", str(EXAMPLES / "compare_cpu" / "base"), str(EXAMPLES / "compare_cpu" / "opt")],
+    **hostile_inputs.list_hostile_inputs(next((EXAMPLES / "simulated_memory" / "leaking").rglob("*.pickle"))),
 }
 
 

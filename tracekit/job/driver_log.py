@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tracekit.job.frames import COUNTED_ANEW
 from tracekit.job.log_files import join_log_parts
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS, list_step_keys, map_timers
@@ -13,6 +15,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
 from tracekit.model.tables.frame import Frame, max_of, texts
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements, derive_once
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
@@ -54,10 +57,12 @@ def parse_timed_stage(name: str) -> str | None:
     (None, None)
     """
     match = TIMER.match(name)
+    label = name[match.end() :] if match else ""
+    timer = map_timers().get(name)
+    if timer is not None and label not in _NO_STAGE:
+        return timer.stage
     if match is None:
-        timer = map_timers().get(name)
-        return timer.stage if timer else None
-    label = name[match.end() :]
+        return None
     first, slash, _ = label.partition("/")
     if label in _NO_STAGE or first in _NO_TIMERS:
         return None
@@ -99,6 +104,17 @@ def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     return by_run
 
 
+def describe_unused_logs(measured: Measurements) -> list[str]:
+    """Describe the log files that do not count: copies, and files whose values no other file has; [] without any."""
+    used = frozenset[str]().union(*(log.sources for log in map_run_driver_logs(measured).values()))
+    unused = set(measured.frame("logged").distinct("source").values("source")) - used - {None}
+    if not unused:
+        return []
+    files, runs = choose_plural(len(unused), "log file"), choose_plural(len(unused), "the same run", "the same runs")
+    verb = choose_plural(len(unused), "was", "were")
+    return [f"{len(unused)} more {files} of {runs} {verb} not used"]
+
+
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
     sources = frozenset(logged.distinct("source").values("source"))
@@ -108,11 +124,15 @@ def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
     timers = logged.filter(~logged.is_missing("dur_ns") & ~logged.is_missing("canonical"))
     longest = timers.group_by("step", "canonical").agg(dur_ns=max_of("dur_ns"))
+    step_ns = _map_first_logged_name(logged, list_step_keys(), "dur_ns")
+    if step_ns:
+        # A validation before training is not a step, nor is one whose line was truncated.
+        longest = longest.filter(np.isin(longest.integers("step"), list(step_ns)))
     return RunDriverLog(
         source,
         sources,
         longest.sort("step", "canonical"),
-        _map_first_logged_name(logged, list_step_keys(), "dur_ns"),
+        step_ns,
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
     )
 

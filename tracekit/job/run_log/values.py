@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.job.log_files import join_log_parts
-from tracekit.job.run_log.frameworks import Framework, find_log_framework
+from tracekit.model.recording.rl_frameworks import RlFramework, find_framework
 from tracekit.model.records import dataclass
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.frame import Frame, Ints, first_of
 from tracekit.model.trace import Measurements, derive_once
 
@@ -26,7 +27,7 @@ class RunLog:
 
     run: str | None
     source: str
-    framework: Framework
+    framework: RlFramework
     part: Ints
     step: Ints
     series: Mapping[str, Floats]
@@ -42,6 +43,12 @@ class RunLog:
     def get_first(self, *names: str) -> Floats | None:
         """Get the values of the first name that the log has; None without any."""
         return next((self.series[name] for name in names if name in self.series), None)
+
+
+def name_logged_stage(framework: RlFramework, name: str, label: str) -> str:
+    """Name the canonical stage of a timer: by the registry, or by its label."""
+    timer = framework.find_timer(name)
+    return get_canonical_stage(label) if timer is None else timer.stage
 
 
 @derive_once
@@ -68,7 +75,7 @@ def _make_run_log(run: str | None, source: str, rows: Frame) -> RunLog | None:
     row, value = place[groups.number], rows.number("value")
     by_name = rows.group_by("name")
     names: list[Any] = by_name.agg().values("name")
-    framework = find_log_framework(names)
+    framework = find_framework(names)
     if framework is None:
         return None
     table = np.full((len(names), len(order)), np.nan)

@@ -503,14 +503,11 @@ export class Data {
   }
 
   nameRow(row: number): string {
+    if (!COMPARISON) return this.nameInSide(row);
     const it = this.head.rows[row];
-    const { comparison } = this.head;
-    if (comparison && it.side !== undefined) {
-      const twins = this.head.rows.filter(({ side }) => side === it.side);
-      const facts = [comparison.sides[it.side], ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
-      return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
-    }
-    return this.nameInSide(row);
+    const twins = this.head.rows.filter(({ side }) => side === it.side);
+    const facts = [this.nameSide(row), ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
+    return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
   }
   /** Name of the side of a comparison that a row is of. */
   nameSide(row: number): string {
@@ -524,17 +521,6 @@ export class Data {
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
     if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;
-  }
-
-  /** Rows of both sides that belong together: of the same rank, role and place; otherwise of the same position. */
-  pairRow(row: number): [base: number, opt: number] {
-    const { rows } = this.head;
-    const { side, rank, role, kind } = rows[row];
-    const isAlike = (i: number): boolean => rows[i].rank === rank && rows[i].role === role && rows[i].kind === kind && this.hasCompute(i) === this.hasCompute(row);
-    const all = rows.map((_, i) => i);
-    const [own, other] = [0, 1].map((same) => all.filter((i) => (rows[i].side === side) === !same && isAlike(i)));
-    const found = other[Math.min(own.indexOf(row), other.length - 1)] ?? all.find((i) => rows[i].side !== side) ?? row;
-    return side === 1 ? [found, row] : [row, found];
   }
 
   /** Names a stage; launches outside any stage have none. */

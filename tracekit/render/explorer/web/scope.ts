@@ -1,6 +1,7 @@
 // What the parts of a page share: its data, and the part of the recording that is counted.
 import type { Data, Head } from "./data";
 import { formatCount, formatShare, formatTime } from "./format";
+import type { Tab } from "./shell";
 import { type Counts, make, makeChip, type Scope } from "./tables";
 import type { Timeline } from "./timeline";
 import type { TimelineState } from "./view";
@@ -25,6 +26,24 @@ export interface Page {
   refresh: () => Promise<void>;
 }
 
+/** What differs between a report and a comparison. */
+export interface Content {
+  listTabs: () => Tab[];
+  /** Controls of the rows. */
+  listControls: () => HTMLElement[];
+  /** Brings up the row of a link; without one, the row to look at first. */
+  chooseFocus: (row: number | null, aligned: boolean) => void;
+  openIssue: (finding: number) => void;
+  openNext: (by: number) => void;
+  goToLongestGap: () => void;
+  /** Draws what needs no kernels. */
+  drawFirst: () => void;
+  /** Draws what depends on the row in focus. */
+  focus: () => void;
+  count: (isLatest: () => boolean) => Promise<void>;
+  draw: () => void;
+}
+
 export function makeKey(text: string, color: string, note = ""): HTMLElement {
   const key = make("span", "key", text);
   if (note) key.title = note;
@@ -45,7 +64,7 @@ export function makePage(data: Data, timeline: Timeline): Page {
   const hasDevices = head.rows.some((row) => row.kind === "device");
   const hasWork = head.rows.some((row) => row.kind !== "log");
   const counted = head.counted?.length ? new Set(head.counted) : null;
-  const getDefault = (): Scope => (head.comparison ? { kind: "counted" } : counted ? { kind: "steps", numbers: counted } : { kind: "all" });
+  const getDefault = (): Scope => (COMPARISON ? { kind: "counted" } : counted ? { kind: "steps", numbers: counted } : { kind: "all" });
   const page: Page = {
     data,
     head,
@@ -59,7 +78,7 @@ export function makePage(data: Data, timeline: Timeline): Page {
     withWarmUp: false,
     getScope: () => state.selection?.scope ?? (page.withWarmUp ? { kind: "all" } : getDefault()),
     // A window is one of the shown pair: other rows have clocks of their own.
-    getRows: () => new Set(page.onlyRow !== null ? [page.onlyRow] : state.pair && state.selection?.scope.kind === "window" ? state.pair : state.rows),
+    getRows: () => new Set(page.onlyRow !== null ? [page.onlyRow] : COMPARISON && state.pair && state.selection?.scope.kind === "window" ? state.pair : state.rows),
     describeScope: () => `${describePart()} · ${describeRows()}`,
     describeExactness: () => (page.counts.named < 0.9995 ? `${formatShare(page.counts.named)} by name` : page.counts.exact ? "exact" : "estimated at the edges"),
     search: () => undefined,

@@ -5,7 +5,7 @@ import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
-import { alignRows, listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
+import { listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
 /** Each side of a comparison has a lane of steps, and there are no pins. */
@@ -16,6 +16,8 @@ const PINS = 9;
 export interface TimelineEvents {
   selected: () => void;
   focused: () => void;
+  /** A row that is not shown comes up, with its partner of the other side. */
+  paired: (row: number) => void;
   moved: () => void;
   pinned: (finding: number) => void;
   nextPin: (by: number) => void;
@@ -33,7 +35,6 @@ export interface Timeline {
   selectSteps: (numbers: number[]) => void;
   selectStage: (range: number) => void;
   selectWindow: (t0: number, t1: number) => void;
-  setPair: (pair: [base: number, opt: number], aligned: boolean) => void;
   getSpan: () => number;
   clear: () => void;
 }
@@ -72,10 +73,11 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     frame ||= requestAnimationFrame(draw);
   };
   const lanes = makeLanes(data, state, redraw);
-  const { listOrder, drawHeat } = makeHeat(data, state, lanes);
-  const getTop = (): number => (state.pair ? AXIS_OF_PAIR : AXIS);
+  const heatRows = COMPARISON ? null : makeHeat(data, state, lanes);
+  const listOrder = heatRows?.listOrder ?? ((): number[] => state.rows.filter((row) => head.rows[row].side === head.rows[state.focus].side));
+  const getTop = (): number => (COMPARISON ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
-  const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
+  const isSmall = (): boolean => COMPARISON || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
   const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
   const hasGaps = !head.rows.every((_, row) => data.isLog(row));
   const say = (text: string): void => {
@@ -127,23 +129,15 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
   /** Brings a row up; in a comparison, with the row of the other side that has the same rank. */
   function setFocus(row: number): void {
-    if (state.pair && !state.pair.includes(row)) setPair(data.pairRow(row), state.alignment !== null);
+    if (COMPARISON && !state.pair?.includes(row)) events.paired(row);
     state.focus = row;
     redraw();
     events.focused();
   }
   function stepFocus(by: number): void {
-    const rows = state.pair ? state.rows.filter((row) => head.rows[row].side === head.rows[state.focus].side) : listOrder();
+    const rows = listOrder();
     const row = rows[rows.indexOf(state.focus) + by];
     if (row !== undefined) setFocus(row);
-  }
-  /** Shows two rows of a comparison, aligned at stage starts or in plain time. */
-  function setPair(pair: [number, number], aligned: boolean): void {
-    state.pair = pair;
-    state.alignment = aligned ? alignRows(data, ...pair) : null;
-    if (!pair.includes(state.focus)) state.focus = pair[0];
-    state.selection = state.mark = null;
-    setView(0, getSpan());
   }
 
   // Drawing
@@ -169,6 +163,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     return { y: place.y, h: last.y + last.h - place.y };
   }
   function drawPins(g: CanvasRenderingContext2D): void {
+    if (COMPARISON) return;
     pins = [];
     head.findings.slice(0, PINS).forEach(({ pins: [pin], number }, finding) => {
       if (!pin || !state.rows.includes(pin.row)) return;
@@ -260,7 +255,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (!head.rows.length) return;
     const began = performance.now();
     const rows = listOrder();
-    const full = state.pair ?? (isSmall() ? rows : [state.focus]);
+    const full = (COMPARISON && state.pair) || (isSmall() ? rows : [state.focus]);
     const heat = isSmall() ? [] : rows;
     const h = Math.max(2, Math.min(12, Math.floor(200 / Math.max(1, heat.length))));
     places = [];
@@ -278,9 +273,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const { g } = surface;
     width = surface.width;
     drawAxis(g);
-    if (!state.pair) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
+    if (!COMPARISON) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
     full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
-    if (heat.length) places.push(...drawHeat(g, getView(), heat, y - 2, h));
+    if (heatRows && heat.length) places.push(...heatRows.drawHeat(g, getView(), heat, y - 2, h));
     drawSelection(g);
     drawPins(g);
     drawMark(g);
@@ -334,7 +329,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (y < getTop() - 6) {
       const pin = y > 15 && y < 33 ? pins.find((p) => Math.abs(p.x - x) < 9) : undefined;
       if (pin) return { pin: pin.finding, text: head.findings[pin.finding].claim };
-      return y < 16 && x > gutter && !state.pair ? lanes.findStep(state.focus, getTime(x)) : null;
+      return y < 16 && x > gutter && !COMPARISON ? lanes.findStep(state.focus, getTime(x)) : null;
     }
     const at = places.find((p) => y >= p.y && y < p.y + p.h);
     if (!at) return null;
@@ -347,7 +342,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   // Selecting
   function selectWindow(t0: number, t1: number): void {
     const { alignment } = state;
-    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
+    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(COMPARISON && alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
   }
   function selectSteps(numbers: number[]): void {
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
@@ -465,7 +460,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
     if (y < getTop() - 6) return clear();
-    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair) {
+    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !COMPARISON) {
       state.mark = null;
       setFocus(item.row);
     } else if (item?.t0 !== undefined) state.mark = { row: item.row!, t0: item.t0, t1: item.t1! };
@@ -518,5 +513,5 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   watchSize(canvas, draw);
   say("");
-  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, setPair, getSpan, clear };
+  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, getSpan, clear };
 }
