@@ -58,7 +58,7 @@ const timeTab: Tab = { id: "time", title: "Time", build: stages ? stages.makeSta
 const memoryTab: Tab = { id: "memory", title: "Memory", build: () => makeMemoryTab(data, () => tabs.rebuild("memory")) };
 /** The tabs that have something to show. */
 function listTabs(): Tab[] {
-  if (change) return [...change.tabs, ...(head.rows.length ? [{ ...timeTab, title: "Idle time" }] : []), change.sheetTab];
+  if (change) return [...change.tabs, ...(head.rows.length ? [{ ...timeTab, title: "Idle time" }] : []), ...change.sheetTabs];
   const list = head.rows.length ? [timeTab] : [];
   if (head.rows.length && !stages) list.push({ id: "kernels", title: capitalize(`${noun}s`), build: builders.makeKernelTab });
   if (head.rows.filter((_, row) => data.hasCompute(row)).length > 1) list.push({ id: "ranks", title: "Ranks", build: builders.makeRankTab });
@@ -113,6 +113,7 @@ async function refresh(): Promise<void> {
   if (head.rows.length) drawLegend();
   if (change) {
     change.drawParts();
+    change.drawMatching();
     if (head.rows.length) change.drawKernels();
   } else {
     issues.drawIssues();
@@ -301,6 +302,8 @@ if (head.rows.length) {
 } else {
   // Snapshots or tables alone have no timeline.
   for (const id of ["strip", "top"]) find(id).hidden = true;
+  change?.drawBeside();
+  if (change && find("top").hidden) find("issues").parentElement!.classList.add("alone");
 }
 await data.loadTables();
 timeline.redraw();

@@ -33,6 +33,7 @@ export function makeKey(text: string, color: string, note = ""): HTMLElement {
 }
 
 export function describeNumbers(numbers: Set<number>): string {
+  if (!numbers.size) return "no step";
   const list = [...numbers].sort((a, b) => a - b);
   const last = list[list.length - 1];
   if (list.length === 1) return `step ${last}`;
@@ -69,15 +70,25 @@ export function makePage(data: Data, timeline: Timeline): Page {
     const rows = [...page.getRows()];
     return rows.length > 1 ? `${formatCount(rows.length)} ${hasDevices ? "GPUs" : hasWork ? "threads" : "logs"}` : data.nameRow(rows[0]);
   };
+  /** Numbers of steps; where the rows of a comparison differ in them, of both sides. */
+  const describeSteps = ({ numbers, matched }: Extract<Scope, { kind: "steps" }>): string => {
+    if (!matched || !state.pair) return describeNumbers(numbers);
+    const texts = state.pair.map((row) => describeNumbers(new Set([...(matched.get(row) ?? [])].map((step) => data.rows[row].steps[step].number ?? step + 1))));
+    return texts[0] === texts[1] ? texts[0] : texts.map((text, side) => `${text} of ${head.comparison!.sides[side]}`).join(", ");
+  };
   const describePart = (): string => {
     const scope = page.getScope();
     if (scope.kind === "all") return "whole recording";
     if (scope.kind === "counted") return "counted steps";
-    if (scope.kind === "steps") return describeNumbers(scope.numbers);
+    if (scope.kind === "steps") return describeSteps(scope);
     if (scope.kind === "window") return `${formatTime(scope.t1 - scope.t0, 4)} selected`;
-    const range = data.ranges[[...scope.ranges][0]];
-    const number = data.rows[range.row].steps[range.step]?.number;
-    return `${data.names[range.name]}${number == null ? "" : ` in step ${number}`}`;
+    const ranges = [...scope.ranges].map((id) => data.ranges[id]);
+    const [{ name }] = ranges;
+    const listSteps = (row: number): Set<number> => new Set(ranges.filter((range) => range.row === row && range.step >= 0).map(({ step }) => step));
+    const own = ranges.find(({ row }) => row === state.focus) ?? ranges[0];
+    const matched = new Map((state.pair ?? [own.row]).map((row) => [row, listSteps(row)]));
+    const numbers = new Set([...listSteps(own.row)].map((step) => data.rows[own.row].steps[step].number).filter((number) => number !== null));
+    return `${data.names[name]}${numbers.size ? ` in ${describeSteps({ kind: "steps", numbers, ...(state.pair && { matched }) })}` : ""}`;
   };
   return page;
 }

@@ -5,7 +5,7 @@ import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
-import { alignRows, listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
+import { alignRows, listSameStages, matchAllSteps, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
 /** Each side of a comparison has a lane of steps, and there are no pins. */
@@ -84,7 +84,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
       ? "Drag to pan, pinch to zoom, tap for details."
-      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? " · n next issue · g longest gap" : ""} · / find · ? all keys`;
+      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? ` · n next ${state.pair ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
 
   // View
   function setView(t: number, e: number): void {
@@ -353,7 +353,8 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
     if (!steps.length) return;
     const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toStrip(state.alignment, state.focus, time));
-    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers) } };
+    const matched = state.pair && matchAllSteps(data, state.focus, steps.map(({ index }) => index));
+    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers), ...(matched && { matched }) } };
     redraw();
     events.selected();
   }

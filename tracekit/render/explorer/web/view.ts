@@ -58,11 +58,34 @@ export interface Alignment {
   span: number;
 }
 
+/** Steps of two rows belong together by number where most of the shorter row's numbers are also on the other one. */
+export function isMatchedByNumber(data: Data, row: number, other: number): boolean {
+  const [own, others] = [row, other].map((at) => data.rows[at].steps.map(({ number }) => number).filter((number) => number !== null));
+  const shared = own.filter((number) => others.includes(number)).length;
+  return shared > 0 && shared * 2 >= Math.min(own.length, others.length);
+}
+
+/** The steps of another row that belong to those of a row, by position: by number, or by order where numbers do not meet. */
+export function matchSteps(data: Data, row: number, other: number): Map<number, number> {
+  const [own, others] = [data.rows[row].steps, data.rows[other].steps];
+  const matched = new Map<number, number>();
+  if (isMatchedByNumber(data, row, other)) {
+    const byNumber = new Map(others.filter(({ number }) => number !== null).map(({ number, index }) => [number, index]));
+    for (const { number, index } of own) if (byNumber.has(number)) matched.set(index, byNumber.get(number)!);
+    return matched;
+  }
+  // Warm-up steps belong to warm-up steps.
+  for (const counted of [true, false]) {
+    const [mine, theirs] = [own, others].map((list) => list.filter((step) => Boolean(step.counted) === counted));
+    mine.slice(0, theirs.length).forEach((step, i) => matched.set(step.index, theirs[i].index));
+  }
+  return matched;
+}
+
 /** Starts of steps and outer stages of a row by step, stage and how often it came before in the step. */
-function listAnchors(data: Data, row: number, byNumber: boolean): Map<string, number> {
+function listAnchors(data: Data, row: number, nameStep: (step: number) => string): Map<string, number> {
   const { steps, ranges } = data.rows[row];
   const anchors = new Map<string, number>();
-  const nameStep = (step: number): string => String((byNumber ? steps[step]?.number : undefined) ?? step);
   for (const step of steps) anchors.set(nameStep(step.index), step.start);
   for (const range of ranges[0]) {
     const key = `${nameStep(range.step)},${data.names[range.name]},`;
@@ -75,9 +98,9 @@ function listAnchors(data: Data, row: number, byNumber: boolean): Map<string, nu
 
 /** Aligns two rows where both have the same stage of the same step; parts between have the room of the longer one. */
 export function alignRows(data: Data, base: number, opt: number): Alignment {
-  const numbers = new Set(data.rows[base].steps.map(({ number }) => number));
-  const byNumber = data.rows[opt].steps.some(({ number }) => number !== null && numbers.has(number));
-  const [before, after] = [listAnchors(data, base, byNumber), listAnchors(data, opt, byNumber)];
+  const matched = matchSteps(data, opt, base);
+  const before = listAnchors(data, base, String);
+  const after = listAnchors(data, opt, (step) => String(step < 0 ? step : (matched.get(step) ?? `${step} alone`)));
   const pieces: [Piece[], Piece[]] = [[], []];
   const ends = [base, opt].map((row) => data.getExtent(row)[1]);
   let last = [0, 0];
@@ -131,7 +154,27 @@ export function splitView(state: TimelineState, row: number, left: number, width
 
 /** The same outer stage, in the same step, of other rows. */
 export function listSameStages(data: Data, range: Range): Range[] {
+  if (data.head.comparison) return listMatchedStages(data, range);
   const getNumber = ({ row, step }: Range): number | null => data.rows[row].steps[step]?.number ?? null;
   const number = getNumber(range);
   return data.ranges.filter((other) => other.depth === 0 && other.name === range.name && (other.id === range.id || (number !== null && getNumber(other) === number)));
+}
+
+/** The same outer stage, in the steps that belong to its own, of all rows of a comparison. */
+function listMatchedStages(data: Data, range: Range): Range[] {
+  if (range.step < 0) return [range];
+  return data.rows.flatMap(({ ranges }, row) => {
+    const step = row === range.row ? range.step : matchSteps(data, range.row, row).get(range.step);
+    return ranges[0].filter((other) => other.step === step && other.name === range.name);
+  });
+}
+
+/** Steps of all rows of a comparison that belong to steps of one, by position. */
+export function matchAllSteps(data: Data, row: number, steps: number[]): Map<number, Set<number>> {
+  const matchRow = (other: number): number[] => {
+    if (other === row) return steps;
+    const matched = matchSteps(data, row, other);
+    return steps.map((step) => matched.get(step)).filter((step) => step !== undefined);
+  };
+  return new Map(data.rows.map((_, other) => [other, new Set(matchRow(other))]));
 }
