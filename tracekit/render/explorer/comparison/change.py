@@ -46,7 +46,7 @@ def describe_page_change(report: Report, names: Sequence[str]) -> dict[str, Any]
 
 
 def _find_waterfall(report: Report) -> Chart | None:
-    """Find the chart that leads from the step before to the step after, or else from the memory before to that after."""
+    """Find the chart that leads from the step before to the step after; without one, that of memory."""
     charts = [chart for section in report.sections for chart in section.charts if chart.kind == "waterfall"]
     steps = [chart for chart in charts if chart.id == "waterfall"]
     memory = [chart for chart in charts if chart.unit == "bytes"]

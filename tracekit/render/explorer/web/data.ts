@@ -523,6 +523,14 @@ export class Data {
   nameSide(row: number): string {
     return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
   }
+  /** Name of a row among those of its side: its run where only runs differ, otherwise also its rank. */
+  nameInHeat(row: number): string {
+    const { side, run } = this.head.rows[row];
+    const twins = this.head.rows.filter((other, i) => other.side === side && this.hasCompute(i));
+    const runs = new Set(twins.map((other) => other.run));
+    if (runs.size < 2) return this.nameInSide(row);
+    return runs.size === twins.length ? (run ?? "") : `${run} · ${this.nameInSide(row)}`;
+  }
   private nameInSide(row: number): string {
     const it = this.head.rows[row];
     if (it.kind === "log") return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
@@ -564,12 +572,16 @@ export class Data {
     return !this.hasCompute(row) ? 0 : this.head.rows[row].beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
   }
 
-  /** Worst step of each row beyond the median row, by compute. */
+  /** Worst step of each row beyond the median row of its side, by compute. */
   private measureBeyond(): Float64Array {
-    const byNumber = new Map<number, number[]>();
-    for (const { number, compute } of this.steps) if (number !== null) byNumber.set(number, [...(byNumber.get(number) ?? []), compute]);
-    const middle = new Map([...byNumber].map(([number, values]) => [number, median(values)]));
-    return Float64Array.from(this.rows, ({ steps }) => steps.reduce((most, s) => Math.max(most, s.counted ? s.compute - (middle.get(s.number ?? -1) ?? s.compute) : 0), 0));
+    const getKey = (row: number, { number }: Step): string => `${this.head.rows[row].side},${number}`;
+    const byKey = new Map<string, number[]>();
+    this.rows.forEach(({ steps }, row) => {
+      if (!this.hasCompute(row)) return;
+      for (const step of steps) if (step.number !== null) byKey.set(getKey(row, step), [...(byKey.get(getKey(row, step)) ?? []), step.compute]);
+    });
+    const middle = new Map([...byKey].map(([key, values]) => [key, median(values)]));
+    return Float64Array.from(this.rows, ({ steps }, row) => steps.reduce((most, step) => Math.max(most, step.counted ? step.compute - (middle.get(getKey(row, step)) ?? step.compute) : 0), 0));
   }
 
   getLateness(row: number): number {

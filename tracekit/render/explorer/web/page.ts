@@ -36,6 +36,7 @@ const timeline = makeTimeline(data, find<HTMLCanvasElement>("timeline"), find<HT
   },
   focused: () => {
     writeLink();
+    if (change) drawPair();
     if (page.onlyRow === null) return change ? undefined : drawTop();
     page.onlyRow = timeline.state.focus;
     void refresh();
@@ -156,11 +157,22 @@ function chooseStep(): Step | undefined {
   const steady = steps.filter((step) => step.counted);
   return (steady.length ? steady : steps).slice().sort((a, b) => b.end - b.start - (a.end - a.start))[0];
 }
+/** The pair may also be chosen on the timeline. */
+function drawPair(): void {
+  const chooser = document.getElementById("pair") as HTMLSelectElement | null;
+  if (chooser && state.pair) chooser.value = String(state.pair[0]);
+  change!.drawMatching();
+}
 function showStep(): void {
   const step = chooseStep();
   if (step && state.alignment) timeline.jump(state.focus, step.start, step.end, 0.8);
   else if (step) timeline.glide(step.start - (step.end - step.start) * 0.01, step.end + (step.end - step.start) * 0.01);
 }
+const makeOrder = (): HTMLSelectElement =>
+  makeChooser("order", "Order of the rows", [["rank", "by rank"], ["late", "slowest first"]], (value) => {
+    state.order = value === "late" ? "late" : "rank";
+    timeline.redraw();
+  });
 function listRowControls(): HTMLElement[] {
   if (!state.pair) {
     const readChooser = (id: string): string => (document.getElementById(id) as HTMLSelectElement | null)?.value ?? "";
@@ -170,27 +182,21 @@ function listRowControls(): HTMLElement[] {
     };
     const keys = (["run", "role"] as const).filter((key) => listValues(key).length > 1);
     const list = keys.map((key) => makeChooser(key, `Show one ${key}`, [["", `all ${key}s`], ...listValues(key).map((value): [string, string] => [value, value])], choose));
-    if (head.rows.length > 2)
-      list.push(
-        makeChooser("order", "Order of the rows", [["rank", "by rank"], ["late", "slowest first"]], (value) => {
-          state.order = value === "late" ? "late" : "rank";
-          timeline.redraw();
-        }),
-      );
+    if (head.rows.length > 2) list.push(makeOrder());
     return list;
   }
   const aligned = makeSwitch("aligned", "align stages", "Begin the same stage of the same step at the same place", state.alignment !== null, (on) => {
     timeline.setPair(state.pair!, on);
     void refresh();
   });
-  const base = state.rows.filter((row) => head.rows[row].side === 0 && data.hasCompute(row));
-  if (base.length < 2) return [aligned];
-  const chooser = makeChooser("pair", "Rank or run to compare", base.map((row): [string, string] => [String(row), data.pairRow(row).map((one) => data.nameRow(one)).join(" | ")]), (value) => {
+  const [base, opt] = [0, 1].map((side) => state.rows.filter((row) => head.rows[row].side === side && data.hasCompute(row)));
+  if (base.length < 2) return opt.length < 2 ? [aligned] : [makeOrder(), aligned];
+  const chooser = makeChooser("pair", "Rank or run to compare", base.map((row): [string, string] => [String(row), [...new Set(data.pairRow(row).map((one) => data.nameInHeat(one)))].join(" | ")]), (value) => {
     timeline.setPair(data.pairRow(Number(value)), state.alignment !== null);
     void refresh();
   });
   chooser.value = String(state.pair[0]);
-  return [chooser, aligned];
+  return [chooser, makeOrder(), aligned];
 }
 function makeControls(): void {
   const field = make("input");
@@ -257,6 +263,7 @@ function readLink(): void {
   if (change) {
     const base = head.rows[row] ? row : Math.max(0, state.rows.findIndex((i) => data.hasCompute(i)));
     timeline.setPair(data.pairRow(base), !link.get("p"));
+    timeline.say("");
     state.focus = base;
   }
   const view = readPair("v");

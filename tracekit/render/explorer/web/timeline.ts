@@ -5,7 +5,7 @@ import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
-import { alignRows, listSameStages, matchAllSteps, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
+import { addToAlignment, alignRows, listSameStages, matchAllSteps, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
 /** Each side of a comparison has a lane of steps, and there are no pins. */
@@ -127,20 +127,26 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
   /** Brings a row up; in a comparison, with the row of the other side that has the same rank. */
   function setFocus(row: number): void {
-    if (state.pair && !state.pair.includes(row)) setPair(data.pairRow(row), state.alignment !== null);
+    if (state.pair && !state.pair.includes(row)) {
+      const { t, e } = state;
+      setPair(data.pairRow(row), state.alignment !== null);
+      setView(t, e);
+    }
     state.focus = row;
     redraw();
     events.focused();
   }
   function stepFocus(by: number): void {
-    const rows = state.pair ? state.rows.filter((row) => head.rows[row].side === head.rows[state.focus].side) : listOrder();
+    const rows = listOrder(state.pair ? head.rows[state.focus].side : null);
     const row = rows[rows.indexOf(state.focus) + by];
     if (row !== undefined) setFocus(row);
   }
   /** Shows two rows of a comparison, aligned at stage starts or in plain time. */
   function setPair(pair: [number, number], aligned: boolean): void {
     state.pair = pair;
-    state.alignment = aligned ? alignRows(data, ...pair) : null;
+    const alignment = aligned ? alignRows(data, ...pair) : null;
+    state.alignment = alignment;
+    if (alignment) state.rows.filter((row) => !pair.includes(row)).forEach((row) => addToAlignment(data, alignment, row, pair[head.rows[row].side ?? 0]));
     if (!pair.includes(state.focus)) state.focus = pair[0];
     state.selection = state.mark = null;
     setView(0, getSpan());
@@ -253,6 +259,12 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     g.fill();
   }
 
+  /** Thin rows below the lanes; in a comparison those of each side, if one has several. */
+  function listHeats(rows: number[]): number[][] {
+    if (!state.pair) return isSmall() ? [] : [rows];
+    const sides = [0, 1].map(listOrder);
+    return sides.some(({ length }) => length > 1) ? sides.filter(({ length }) => length) : [];
+  }
   const getView = (): View => splitView({ ...state, alignment: null }, 0, gutter, width)[0];
   function draw(): void {
     cancelAnimationFrame(frame);
@@ -261,8 +273,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const began = performance.now();
     const rows = listOrder();
     const full = state.pair ?? (isSmall() ? rows : [state.focus]);
-    const heat = isSmall() ? [] : rows;
-    const h = Math.max(2, Math.min(12, Math.floor(200 / Math.max(1, heat.length))));
+    const heats = listHeats(rows);
+    const count = heats.flat().length;
+    const h = Math.max(2, state.pair ? Math.min(9, Math.floor(140 / count)) : Math.min(12, Math.floor(200 / count)));
     places = [];
     let y = getTop();
     const lists = full.map((row) => {
@@ -272,7 +285,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       places.push(...list);
       return list;
     });
-    height = y + (heat.length ? heat.length * h + 18 : 0);
+    height = y + count * h + heats.length * 18;
     gutter = canvas.clientWidth < 600 ? 58 : 96;
     const surface = prepareCanvas(canvas, height);
     const { g } = surface;
@@ -280,7 +293,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     drawAxis(g);
     if (!state.pair) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
     full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
-    if (heat.length) places.push(...drawHeat(g, getView(), heat, y - 2, h));
+    for (const heat of heats) {
+      places.push(...drawHeat(g, getView(), heat, y - 2, h));
+      y += heat.length * h + 18;
+    }
     drawSelection(g);
     drawPins(g);
     drawMark(g);
@@ -466,7 +482,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
     if (y < getTop() - 6) return clear();
-    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair) {
+    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair?.includes(item.row)) {
       state.mark = null;
       setFocus(item.row);
     } else if (item?.t0 !== undefined) state.mark = { row: item.row!, t0: item.t0, t1: item.t1! };

@@ -117,6 +117,21 @@ export function alignRows(data: Data, base: number, opt: number): Alignment {
   return { pieces: new Map([[base, pieces[0]], [opt, pieces[1]]]), span: at };
 }
 
+/** Adds a row to an alignment: its stages begin where those of a row do that is aligned. What has no room there is cut. */
+export function addToAlignment(data: Data, alignment: Alignment, row: number, like: number): void {
+  const matched = matchSteps(data, row, like);
+  const own = listAnchors(data, row, (step) => String(step < 0 ? step : (matched.get(step) ?? `${step} alone`)));
+  const keys = new Map([...listAnchors(data, like, String)].filter(([key]) => own.has(key)).map(([key, start]) => [start, key]));
+  const all = alignment.pieces.get(like)!;
+  const found: { start: number; at: number }[] = [{ start: 0, at: 0 }];
+  for (const { start, at } of all) {
+    const begin = own.get(keys.get(start) ?? "");
+    if (begin !== undefined && begin >= found[found.length - 1].start) found.push({ start: begin, at });
+  }
+  const last = Math.max(data.getExtent(row)[1], found[found.length - 1].start);
+  alignment.pieces.set(row, found.map(({ start, at }, i) => ({ start, at, end: found[i + 1]?.start ?? last, room: found[i + 1] ? found[i + 1].at - at : Infinity })));
+}
+
 /** Time on the strip of a time of a row. */
 export function toStrip(alignment: Alignment | null, row: number, time: number): number {
   const pieces = alignment?.pieces.get(row);
@@ -142,8 +157,8 @@ export function splitView(state: TimelineState, row: number, left: number, width
   if (!pieces) return [{ t, e, left, width, from: t, to: e, x0: left, x1: width }];
   const views: View[] = [];
   const getX = (time: number): number => left + ((time - t) / (e - t)) * (width - left);
-  for (const { start, end, at } of pieces) {
-    const length = end - start;
+  for (const { start, end, at, room } of pieces) {
+    const length = Math.min(end - start, room);
     if (at > e || at + length < t || !length) continue;
     const shift = start - at;
     const [from, to] = [Math.max(t, at) + shift, Math.min(e, at + length) + shift];
