@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { makeRandom } from "./blocks.mjs";
 import { load } from "./load.mjs";
 
-const { alignRows, matchSteps, matchAllSteps, listSameStages, countKernels, toStrip, toRow, splitView, groupParts, makeBars, formatChange } = await load("view", "change", "tables");
+const { alignRows, matchSteps, matchAllSteps, listSameStages, countKernels, toStrip, toRow, splitView, groupParts, makeBars, formatChange } = await load("align", "view", "change", "tables");
 
 /** Two rows of steps with three stages each; `lengths[row](step, stage)` in ns. */
 function makeData(lengths, steps, numbers = [0, 0]) {

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.model.report import Report
+from tracekit.model.report import Heading, Metric, Report, Section, Sheet
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.render.explorer.plain.answer import write_answer
-from tracekit.render.explorer.report_values import RankDelays
+from tracekit.render.explorer.report_values import NO_RANKS, RankDelays, read_rank_delays
 from tracekit.render.json import render_json
 from tracekit.render.options import RenderOptions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NONE = RankDelays({}, {})
+NONE = RankDelays(NO_RANKS, NO_RANKS)
 
 
 def analyze(path):
@@ -81,3 +81,48 @@ def test_a_run_without_a_device_says_what_its_hosts_did():
 @pytest.mark.parametrize("answer", ["", "Run 2 is 3 % slower."])
 def test_a_report_without_numbers_has_its_title_or_its_own_answer(answer):
     assert write_answer(Report("a run", "1.0", answer=answer), NONE) == (answer or "a run")
+
+
+def make_delays(*rows):
+    """A report whose steps take 100 ns, with rows of (role, rank, time that others wait, time beyond the median)."""
+    waits = Sheet(
+        "waits",
+        "",
+        tuple(Heading(name, "") for name in ("role", "late_rank", "each_ns")),
+        tuple(row[:3] for row in rows),
+    )
+    work = Sheet(
+        "ranks",
+        "",
+        tuple(Heading(name, "") for name in ("role", "rank", "beyond_ns")),
+        tuple((*row[:2], row[3]) for row in rows),
+    )
+    section = Section("stragglers", "", sheets=(waits, work))
+    return Report("a run", "1.0", headline=(Metric("step_wall", 100, "ns"),), sections=(section,))
+
+
+def test_a_rank_of_one_role_is_not_summed_with_the_same_rank_of_another():
+    """Ranks 0 to 2 of two roles: 5 and 7 ns for their ranks 1 are not 12 ns for one rank 1."""
+    rows = [
+        ("actor", 0, 0, 0),
+        ("actor", 1, 5, 6),
+        ("actor", 2, 1, 0),
+        ("critic", 0, 0, 0),
+        ("critic", 1, 7, 4),
+        ("critic", 2, 0, 0),
+    ]
+    report = make_delays(*rows)
+    assert (
+        write_answer(report, read_rank_delays(report))
+        == "A step takes 100 ns. Other ranks wait 7.00 ns for rank 1 of critic."
+    )
+    report = make_delays(*((role, rank, 0, beyond) for role, rank, _, beyond in rows))
+    assert (
+        write_answer(report, read_rank_delays(report))
+        == "A step takes 100 ns. Rank 1 of actor is busy 6.00 ns longer than the median rank."
+    )
+
+
+def test_of_two_ranks_none_is_named():
+    report = make_delays(("actor", 0, 50, 9), ("actor", 1, 0, 0), ("critic", 0, 0, 0), ("critic", 1, 60, 9))
+    assert write_answer(report, read_rank_delays(report)) == "A step takes 100 ns."

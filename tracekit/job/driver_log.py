@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tracekit.job.frames import COUNTED_ANEW
+from tracekit.job.log_files import join_log_parts
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS, list_step_keys, map_timers
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
-from tracekit.model.tables.frame import Frame, count_rows, max_of, texts
+from tracekit.model.tables.frame import Frame, max_of, texts
 from tracekit.model.trace import Measurements, derive_once
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
@@ -53,10 +56,12 @@ def parse_timed_stage(name: str) -> str | None:
     (None, None)
     """
     match = TIMER.match(name)
+    label = name[match.end() :] if match else ""
+    timer = map_timers().get(name)
+    if timer is not None and label not in _NO_STAGE:
+        return timer.stage
     if match is None:
-        timer = map_timers().get(name)
-        return timer.stage if timer else None
-    label = name[match.end() :]
+        return None
     first, slash, _ = label.partition("/")
     if label in _NO_STAGE or first in _NO_TIMERS:
         return None
@@ -68,11 +73,12 @@ def parse_timed_stage(name: str) -> str | None:
 class RunDriverLog:
     """Log of one run: `stage_times` has step, canonical, dur_ns; `step_ns` is the step time by step number.
 
-    `work` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
+    `sources` are all files of a restarted run. `work` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
     a step the longest counts, as they may be nested.
     """
 
     source: str
+    sources: frozenset[str]
     stage_times: Frame
     step_ns: Mapping[int, int]
     work: Mapping[str, Mapping[int, float]]
@@ -85,28 +91,32 @@ class RunDriverLog:
 
 @derive_once
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
-    """Map every run to its log (None: the run without a name); of several logs, the one with most numbers."""
+    """Map every run to its log (None: the run without a name); files of a restarted run are joined."""
     logged = measured.frame("logged")
     by_run: dict[Any, RunDriverLog] = {}
     for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():
-        counts = of_run.group_by("source").agg(count=count_rows())
-        source = counts.sort("count", "source", descending=["count"]).values("source")[0]
-        by_run[of_run.values("run")[0]] = _make_driver_log(source, of_run.filter(of_run.equals("source", source)))
+        by_run[of_run.values("run")[0]] = _make_driver_log(*join_log_parts(of_run))
     return by_run
 
 
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
+    sources = frozenset(logged.distinct("source").values("source"))
     logged = _select_last_parts(logged)
     by_name = logged.group_by("name")
     stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
     timers = logged.filter(~logged.is_missing("dur_ns") & ~logged.is_missing("canonical"))
     longest = timers.group_by("step", "canonical").agg(dur_ns=max_of("dur_ns"))
+    step_ns = _map_first_logged_name(logged, list_step_keys(), "dur_ns")
+    if step_ns:
+        # A validation before training is not a step, nor is one whose line was truncated.
+        longest = longest.filter(np.isin(longest.integers("step"), list(step_ns)))
     return RunDriverLog(
         source,
+        sources,
         longest.sort("step", "canonical"),
-        _map_first_logged_name(logged, list_step_keys(), "dur_ns"),
+        step_ns,
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
     )
 

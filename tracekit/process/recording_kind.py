@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN, Classification, RecordingCount
+from tracekit.model.recording.rl_frameworks import list_step_keys
 from tracekit.model.tables.arrays import fill_missing, mask_value
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import measure_exclusive_host_times
@@ -228,5 +229,18 @@ def _classify_log(trace: Trace) -> Classification:
         return Classification("memory-log", (_count_file_elements(trace),))
     if trace.source.reader in ("engine_log", "request_log"):
         return Classification("engine-log", (_count_file_elements(trace),))
-    steps = trace.nullable("log_values", "step")
-    return Classification("driver-log", (RecordingCount("steps", len(np.unique(steps.values[~steps.missing]))),))
+    return Classification("driver-log", (RecordingCount("steps", _count_logged_steps(trace)),))
+
+
+def _count_logged_steps(trace: Trace) -> int:
+    """Count the steps that a log times, once per part; all its steps if it has no time of a whole step.
+
+    A validation before training is not a step, nor is one whose line was truncated.
+    """
+    step, names = trace.nullable("log_values", "step"), trace.texts("log_values", "name")
+    is_step = np.array([*(name in list_step_keys() for name in names.texts), False])[names.codes]
+    value = trace.nullable("log_values", "value")
+    timed = is_step & ~step.missing & ~value.missing & (value.values > 0)
+    rows = timed if timed.any() else ~step.missing
+    pairs = np.column_stack((trace.numbers("log_values", "part")[rows], step.values[rows]))
+    return len(np.unique(pairs, axis=0))

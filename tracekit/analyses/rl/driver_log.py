@@ -165,7 +165,7 @@ def _list_driver_log_caveats(measured: Measurements, units: Frame) -> list[str]:
         if len(of_run) and not find_logged_steps(of_run, log):
             caveats.append(f"the traces do not identify their steps in {log.source}{phrase_run(measured, run)}")
     logged = measured.frame("logged")
-    used = {log.source for log in known_logs.values()}
+    used = frozenset().union(*(log.sources for log in known_logs.values()))
     unused = set(logged.distinct("source").values("source")) - used
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")

@@ -15,6 +15,7 @@ from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.model.recording.rl_frameworks import FRAMEWORKS
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
 from tracekit.model.tables import KEYS, Column, Table
@@ -36,9 +37,21 @@ RUN_LOG = Table(
     },
 )
 
+RUN_SETTINGS = Table(
+    "run_settings",
+    "one setting of an RL run that findings name",
+    {
+        **KEYS,
+        "key": Column("category", "Name of the setting, such as trainer.test_freq."),
+        "value": Column("category", "Number, switch or word, as written; other values are not kept."),
+        "origin": Column("category", "The log that printed it, or the file next to the log."),
+    },
+)
+
 MOST_VALUES = 1_000_000
 """Maximum number of values per log: the latest."""
 
+_REGISTERED = frozenset(name for framework in FRAMEWORKS for name in framework.list_names())
 _USED_NAMES = re.compile(
     r"timing_s/|timing/|timeperf/|time/step_|perf/|train/timing/|fully_async/|separate_async/|training/off_policy/|"
     r"(?:training|validation)/(?:off_policy|filter_groups|rollout_failure)/evicted_samples\Z|"
@@ -54,17 +67,25 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("log_values"):
         return {}
     names = trace.texts("log_values", "name")
-    is_used = np.array([*(_USED_NAMES.match(name) is not None for name in names.texts), False])
+    is_used = np.array([*(name in _REGISTERED or _USED_NAMES.match(name) is not None for name in names.texts), False])
     rows = np.flatnonzero(is_used[names.codes])[-MOST_VALUES:]
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     return {
+        **_select_settings(trace),
         "run_log": {
             "part": trace.numbers("log_values", "part")[rows],
             "step": select_rows(trace.nullable("log_values", "step"), rows),
             "name": Coded(codes.astype(choose_narrowest(len(used))), tuple(names.texts[code] for code in used)),
             "value": select_rows(trace.nullable("log_values", "value"), rows),
-        }
+        },
     }
+
+
+def _select_settings(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Select the settings of the run; no table without any."""
+    if not trace.row_count("log_settings"):
+        return {}
+    return {"run_settings": {name: trace.texts("log_settings", name) for name in ("key", "value", "origin")}}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
@@ -75,7 +96,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(
         metrics=lambda: tuple(_list_log_metrics(logs)),
         sheets=lambda: select_filled_sheets(
-            _make_logged_stage_sheet(measured, logs), _make_schedule_sheet(measured, logs)
+            _make_logged_stage_sheet(measured, logs),
+            _make_schedule_sheet(measured, logs),
+            _make_setting_sheet(measured, logs),
         ),
         caveats=lambda: tuple(_list_stage_caveats(logs)),
     )
@@ -157,6 +180,23 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
     caption = "Bounds from the stages of the log, not a replay. Where generation dominates, overlap was measured to save nothing."
     names = ("run", "schedule", "step_ns", "change_ratio", "assumption")
     return make_sheet("schedules", "The step under other schedules", headings, from_rows(names, rows), caption=caption)
+
+
+def _make_setting_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
+    """Make the table of the known settings of each run."""
+    settings = [(steps.log.run, steps.settings[key]) for steps in logs for key in sorted(steps.settings)]
+    rows = [(run, setting.key, setting.value, setting.origin) for run, setting in settings]
+    headings = (
+        *make_run_heading(measured),
+        *parse_headings("""
+            key | setting
+            value | value
+            origin | from
+        """),
+    )
+    caption = "Settings that findings name; others are not kept."
+    table = from_rows(("run", "key", "value", "origin"), rows)
+    return make_sheet("settings", "Settings of the run", headings, table, caption=caption)
 
 
 def _describe_counted_steps(steps: LoggedSteps) -> str:
@@ -281,8 +321,8 @@ def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
 ANALYSIS = Analysis(
     id="run-log",
     title="Where does the time go, by the run's log?",
-    reads=("log_values",),
-    writes=(RUN_LOG,),
+    reads=("log_values", "log_settings"),
+    writes=(RUN_LOG, RUN_SETTINGS),
     every_step=True,
     measure=measure,
     judge=judge,

@@ -19,6 +19,7 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
     reaches_limit,
 )
+from tracekit.job.run_log.settings import describe_proposals, multiply_by, raise_to, switch_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
@@ -72,7 +73,7 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
         thresholds.severity(ratio),
         f"the trainer waits for samples for {format_quantity(ratio, 'ratio')} of the step: "
         f"{format_quantity(median_s * 1e9, 'ns')} of {format_quantity(_median_step_ns(steps), 'ns')}{of_run}",
-        _WAIT_ADVICE.get(steps.mode.code, _WAIT_ADVICE_OTHERS),
+        _advise_on_wait(steps, median_s, ratio),
         (
             Metric("wait_ratio", ratio, "ratio", "lower", label="of the step, median"),
             Metric(
@@ -89,6 +90,34 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
         ratio,
         ("an upper bound: a trainer with samples at hand still loads and moves them",),
     )
+
+
+def _advise_on_wait(steps: LoggedSteps, wait_s: float, ratio: float) -> str:
+    """Advise how to shorten the trainer's wait: generation has to be faster by the part that it lacks."""
+    faster = multiply_by(1 / (1 - ratio)) if ratio < MOST_WAIT else multiply_by(1 / (1 - MOST_WAIT))
+    proposals = {
+        "fully-async": (
+            ("rollout.nnodes", faster),
+            ("async_training.staleness_threshold", raise_to(0.5)),
+            ("async_training.partial_rollout", switch_to("True")),
+        ),
+        "one-step-off": (("rollout.nnodes", faster),),
+        "separate-async": (
+            ("trainer.v1.separate_async.hybrid_rollout.enable_switch", switch_to("True")),
+            ("actor_rollout_ref.rollout.nnodes", faster),
+            ("trainer.v1.sampler.max_off_policy_threshold", multiply_by(2)),
+        ),
+        "nemo-async": (
+            ("policy.generation.colocated.resources.num_nodes", faster),
+            ("grpo.async_grpo.max_trajectory_age_steps", multiply_by(2)),
+        ),
+    }.get(steps.mode.code, ())
+    advice = _WAIT_ADVICE.get(steps.mode.code, _WAIT_ADVICE_OTHERS)
+    return advice + describe_proposals(steps.settings, proposals, wait_s)
+
+
+MOST_WAIT = 0.75
+"""Largest share of waiting for which more GPUs are proposed: four times as many."""
 
 
 def _median_step_ns(steps: LoggedSteps) -> float:
@@ -114,7 +143,16 @@ def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: st
         "rollouter-wait",
         thresholds.severity(max(by_idle, full)),
         f"the rollouter waits for the trainer: it {why}{of_run}",
-        "move GPUs from the rollouter to the trainer (rollout.nnodes, trainer.nnodes), shorten training, or raise async_training.staleness_threshold",
+        "move GPUs from the rollouter to the trainer (rollout.nnodes, trainer.nnodes), shorten training, or raise async_training.staleness_threshold"
+        + describe_proposals(
+            steps.settings,
+            (
+                ("rollout.nnodes", multiply_by(1 - by_idle)),
+                ("async_training.staleness_threshold", raise_to(0.5)),
+            ),
+            seconds,
+            "of the rollout GPUs",
+        ),
         (
             Metric(
                 "idle_ratio", by_idle if idle is not None else None, "ratio", "lower", label="rollouter idle, median"
@@ -170,7 +208,17 @@ def _find_wasted_samples(steps: LoggedSteps, thresholds: Thresholds, of_run: str
         "evicted-samples",
         thresholds.severity(ratio),
         f"{format_quantity(ratio, 'ratio')} of the generated samples are thrown away ({what}){of_run}",
-        "let training keep up with generation, or accept older samples: async_training.staleness_threshold, trainer.v1.sampler.max_off_policy_threshold and max_off_policy_strategy; check algorithm.filter_groups",
+        "let training keep up with generation, or accept older samples: async_training.staleness_threshold, trainer.v1.sampler.max_off_policy_threshold and max_off_policy_strategy; check algorithm.filter_groups"
+        + describe_proposals(
+            steps.settings,
+            (
+                ("async_training.staleness_threshold", raise_to(0.5)),
+                ("trainer.v1.sampler.max_off_policy_threshold", multiply_by(2)),
+                ("trainer.v1.sampler.max_off_policy_strategy", switch_to("wait")),
+            ),
+            None,
+            f"at most {format_quantity(ratio, 'ratio')} of the samples are kept instead (bound)",
+        ),
         (
             Metric("evicted_ratio", ratio, "ratio", "lower", label="of the generated samples"),
             Metric("evicted_samples", evicted, "", "lower", label="samples thrown away in the steady steps"),
@@ -218,7 +266,7 @@ ANALYSIS = Analysis(
     id="log-waits",
     title="Who waits for whom, by the run's log?",
     reads=("log_values",),
-    rests_on=("run_log",),
+    rests_on=("run_log", "run_settings"),
     rules=("trainer-wait", "rollouter-wait", "evicted-samples"),
     every_step=True,
     thresholds={

@@ -426,7 +426,7 @@ def _list_matrix_caveats(measured: Measurements) -> list[str]:
                 f"the traces do not identify their steps in {log.source}: medians of the log are used for each{phrase_run(measured, run)}"
             )
     sources = set(measured.frame("logged").distinct("source").values("source"))
-    unused = sources - {log.source for log in known_logs.values()} - {None}
+    unused = sources.difference({None}, *(log.sources for log in known_logs.values()))
     if unused:
         caveats.append(f"{len(unused)} more logs of the same runs were not used")
     if walls.equals("origin", "stage").any():

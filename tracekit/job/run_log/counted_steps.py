@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.run_log.values import RunLog
+from tracekit.job.run_log.values import RunLog, name_logged_stage
 from tracekit.model.records import dataclass
 from tracekit.model.stages import VALIDATION
 
@@ -65,7 +65,7 @@ def _find_marked_rows(log: RunLog) -> Mask:
     marked = np.zeros(len(log), np.bool_)
     for name, values in log.series.items():
         label = log.framework.parse_timer(name)
-        if label is not None and log.framework.name_stage(label) in _MARKING:
+        if label is not None and name_logged_stage(log.framework, name, label) in _MARKING:
             marked |= values > 0
         elif name in _PROFILER:
             marked |= values > PROFILED_S

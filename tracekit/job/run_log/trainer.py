@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container
 
 import numpy as np
 
@@ -24,15 +24,13 @@ class TrainerMode:
     """How a trainer works, and the meaning of its timers.
 
     `waits` are timers of the trainer's wait for samples; empty where generation is part of the step. `outside` are
-    timers of work between steps, `nested` those within another timer, `overlapping` those of parallel work.
+    timers that this trainer has between its steps, where others have them within.
     """
 
     code: str
     label: str
     waits: tuple[str, ...] = ()
-    outside: frozenset[str] = frozenset({"testing"})
-    nested: Mapping[str, str] | None = None
-    overlapping: frozenset[str] = frozenset()
+    outside: frozenset[str] = frozenset()
 
     @property
     def is_async(self) -> bool:
@@ -44,29 +42,20 @@ FULLY_ASYNC = TrainerMode(
     "fully-async",
     "verl fully async",
     ("gen", "wait_for_enough_samples"),
-    frozenset({"testing", "validation", "save_checkpoint", "save"}),
+    frozenset({"validation", "save_checkpoint", "save"}),
 )
-ONE_STEP_OFF = TrainerMode(
-    "one-step-off",
-    "verl one step off",
-    ("gen",),
-    frozenset({"testing", "save_checkpoint"}),
-    {"update_weights": "sync_rollout_weights"},
-    frozenset({"generate_async"}),
-)
+ONE_STEP_OFF = TrainerMode("one-step-off", "verl one step off", ("gen",), frozenset({"save_checkpoint"}))
 SEPARATE_ASYNC = TrainerMode("separate-async", "verl separate async", ("gen", "switch_wait"))
 COLOCATE_ASYNC = TrainerMode("v1-async", "verl v1 async", ("gen",))
 V1_SYNC = TrainerMode("v1-sync", "verl v1 sync")
 CLASSIC = TrainerMode("classic", "verl sync")
 DIFFUSION = TrainerMode("diffusion", "VeRL-Omni diffusion")
 
-_PREPARE = "prepare_for_generation/total"
-_NEMO_NESTED = {"idle/buffer_starvation": "exposed_generation", "generation_time": "exposed_generation"}
-NEMO_ASYNC = TrainerMode("nemo-async", "NeMo-RL async", ("exposed_generation",), frozenset(), _NEMO_NESTED)
-NEMO_SYNC = TrainerMode("nemo-sync", "NeMo-RL sync", (), frozenset())
+NEMO_ASYNC = TrainerMode("nemo-async", "NeMo-RL async", ("exposed_generation",))
+NEMO_SYNC = TrainerMode("nemo-sync", "NeMo-RL sync")
 
-SLIME = TrainerMode("slime", "slime", ("train_wait",), frozenset(), overlapping=frozenset({"rollout"}))
-TRL_ASYNC = TrainerMode("trl-async", "TRL async", ("queue_wait",), frozenset())
+SLIME = TrainerMode("slime", "slime", ("train_wait",))
+TRL_ASYNC = TrainerMode("trl-async", "TRL async", ("queue_wait",))
 
 
 def _has_prefix(log: RunLog, *prefixes: str) -> bool:
@@ -93,25 +82,22 @@ _VERL_MODES: tuple[tuple[Callable[[RunLog], bool], TrainerMode], ...] = (
 
 def find_trainer_mode(log: RunLog) -> TrainerMode:
     """Find the trainer that wrote a log, from the names it has."""
-    framework = log.framework.name
-    if framework == "VeRL-Omni":
+    framework = log.framework.code
+    if framework == "verl_omni":
         return DIFFUSION
     if framework == "verl":
         return next((mode for matches, mode in _VERL_MODES if matches(log)), CLASSIC)
-    if framework == "NeMo-RL":
+    if framework == "nemo_rl":
         return NEMO_ASYNC if log.has_value("timing/train/exposed_generation") else NEMO_SYNC
     if framework == "slime":
         return SLIME
-    if framework == "TRL" and _has_prefix(log, "queue_wait_time_s", "train/queue_wait_time_s"):
+    if framework == "trl" and _has_prefix(log, "queue_wait_time_s", "train/queue_wait_time_s"):
         return TRL_ASYNC
-    return TrainerMode(framework.lower(), framework, (), frozenset())
+    return TrainerMode(framework, log.framework.title)
 
 
-def find_enclosing_timer(mode: TrainerMode, label: str, labels: frozenset[str]) -> str | None:
-    """Find the timer of the log in which this one is nested; None if it is not nested."""
-    outer = (mode.nested or {}).get(label)
-    if outer in labels:
-        return outer
+def find_enclosing_timer(label: str, labels: Container[str]) -> str | None:
+    """Find the timer of the log around one that the registry does not know, by its label; None if it is not nested."""
     if label.startswith("idle/"):
         return "step"
     first, slash, last = label.rpartition("/")
@@ -127,7 +113,7 @@ def count_trainer_gpus(log: RunLog) -> int | None:
     """
     framework = log.framework
     counts = log.get_first(*framework.tokens)
-    seconds, rate = log.get_first(*framework.step), log.get_first(*framework.throughput)
+    seconds, rate = log.get_first(*framework.step_keys), log.get_first(*framework.throughput)
     if counts is None or seconds is None or rate is None:
         return None
     return _round_gpu_counts(counts, seconds * rate)

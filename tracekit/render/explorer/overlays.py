@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,15 @@ from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.inputs.process_files import list_file_names
 from tracekit.render.explorer.names import PageNames
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess
+from tracekit.render.explorer.report_values import RankTable
 from tracekit.render.explorer.tables import Numbering
-from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
+from tracekit.render.explorer.varints import (
+    encode_column_parts,
+    encode_columns,
+    fold_signs,
+    take_differences,
+    take_part_differences,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,23 +50,16 @@ def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageName
     return encode_columns([row_numbers, fold_signs(take_differences(start)), *others])
 
 
-def encode_memory_curves(
-    rows: ExplorerRows, late_ns: Mapping[int, float], budget_bytes: int
-) -> tuple[dict[str, bytes], int]:
+def encode_memory_curves(rows: ExplorerRows, late_ns: RankTable, budget_bytes: int) -> tuple[dict[str, bytes], int]:
     """Encode the blocks `curve` of rows, the latest ranks first, while they fit: (compressed blocks, number left out)."""
     blocks: dict[str, bytes] = {}
     left, dropped = budget_bytes * BYTES_OF_CURVES, 0
-    ranks = [row.process.data.source.rank for row in rows.rows]
-    late = np.array([0.0 if rank is None else late_ns.get(rank, 0.0) for rank in ranks])
+    late = np.array([late_ns.get_value(row.process.data.source) or 0.0 for row in rows.rows])
+    encoded = _encode_curves(rows)
     for number in np.argsort(-late, kind="stable").tolist():
-        row = rows.rows[number]
-        time = row.read_times("curves", "curve.start")
-        if not len(time):
+        if number not in encoded:
             continue
-        # Of the points before the page begins, the last one is the level at its begin.
-        first = max(int(np.searchsorted(time, 0, side="right")) - 1, 0)
-        levels = (row.read_part("curves", f"curve.{name}")[first:] for name in ("allocated", "reserved"))
-        block = compress_block(encode_columns([take_differences(np.maximum(time[first:], 0)), *levels]))
+        block = compress_block(encoded[number])
         size = measure_block(f"curve{number}", len(block))
         if size > left:
             dropped += 1
@@ -67,6 +67,25 @@ def encode_memory_curves(
         left -= size
         blocks[f"curve{number}"] = block
     return blocks, dropped
+
+
+def _encode_curves(rows: ExplorerRows) -> dict[int, bytes]:
+    """Encode the curve of each row that has one."""
+    curves = []
+    for number, row in enumerate(rows.rows):
+        time = row.read_times("curves", "curve.start")
+        if len(time):
+            # Of the points before the page begins, the last one is the level at its begin.
+            first = max(int(np.searchsorted(time, 0, side="right")) - 1, 0)
+            levels = [row.read_part("curves", f"curve.{name}")[first:] for name in ("allocated", "reserved")]
+            curves.append((number, np.maximum(time[first:], 0), *levels))
+    if not curves:
+        return {}
+    numbers, *columns = zip(*curves, strict=True)
+    sizes = np.array(list(map(len, columns[0])), np.int64)
+    time, allocated, reserved = map(np.concatenate, columns)
+    parts = encode_column_parts([take_part_differences(time, sizes), allocated, reserved], sizes)
+    return dict(zip(numbers, parts, strict=True))
 
 
 BYTES_OF_PIECES = 0.25

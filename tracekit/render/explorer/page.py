@@ -156,9 +156,11 @@ def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any
     """Describe the rows and processes in the head of the page."""
     described = [describe_page_row(row) for row in rows.rows]
     if len({row["run"] for row in described}) < 2:
-        # Ranks of several runs have the same numbers: the report does not say which run is late.
         for row in described:
-            row |= {"run": None, "late": delays.late_ns.get(row["rank"]), "beyond": delays.beyond_ns.get(row["rank"])}
+            row["run"] = None
+    for row, of_page in zip(described, rows.rows, strict=True):
+        source = of_page.process.data.source
+        row |= {"late": delays.late_ns.get_value(source), "beyond": delays.beyond_ns.get_value(source)}
     return {
         "t0": str(rows.begin_ns),
         "span": rows.span_ns,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Report
+from tracekit.render.explorer.inputs.process_files import FileLabels
 
 SHARES = (
     ("compute_ratio", "compute"),
@@ -21,12 +23,39 @@ SHARES = (
 """Metrics of the headline that divide a step, of GPUs or, without a device, of hosts; and their words."""
 
 
+class RankKey(NamedTuple):
+    """A rank of a table. Roles, and runs, number their ranks apart; each is None where the table has only one."""
+
+    run: Cell
+    role: Cell
+    replica: Cell
+    rank: int
+
+
+class RankTable(NamedTuple):
+    """Numbers of a table by rank, and which of run, role and replica tell its ranks apart."""
+
+    columns: frozenset[str]
+    values: Mapping[RankKey, float]
+
+    def get_value(self, source: FileLabels) -> float | None:
+        """Get the number of the rank that a file was read from; None if the table does not have it."""
+        if source.rank is None:
+            return None
+        run = source.run if "run" in self.columns else None
+        role = source.role if "role" in self.columns else None
+        return self.values.get(RankKey(run, role, None, source.rank))
+
+
+NO_RANKS = RankTable(frozenset(), {})
+
+
 @dataclass(frozen=True, slots=True)
 class RankDelays:
     """Time per step, by rank: `late_ns` that others wait for it, `beyond_ns` that it is busy longer than the median rank."""
 
-    late_ns: Mapping[int, float]
-    beyond_ns: Mapping[int, float]
+    late_ns: RankTable
+    beyond_ns: RankTable
 
 
 def get_sheet_columns(report: Report, section_id: str, name: str) -> dict[str, list[Cell]]:
@@ -52,20 +81,24 @@ def get_overview_rows(report: Report, *names: str) -> list[tuple[Cell, ...]]:
 
 def read_rank_delays(report: Report) -> RankDelays:
     """Read which ranks are late, and by how much they work longer than the median rank."""
-    work = get_sheet_columns(report, "stragglers", "ranks")
-    beyond = _sum_by_rank(work.get("rank", []), work.get("beyond_ns", []))
-    waits = get_sheet_columns(report, "stragglers", "waits")
-    late = dict.fromkeys(beyond, 0.0) | _sum_by_rank(waits.get("late_rank", []), waits.get("each_ns", []))
+    beyond = read_rank_table(report, "ranks", "rank", "beyond_ns")
+    late = read_rank_table(report, "waits", "late_rank", "each_ns")
+    if late.columns == beyond.columns or not late.values:
+        late = RankTable(beyond.columns, {**dict.fromkeys(beyond.values, 0.0), **late.values})
     return RankDelays(late, beyond)
 
 
-def _sum_by_rank(ranks: list[Cell], times: list[Cell]) -> dict[int, float]:
-    """Sum known times by known rank."""
-    sums: dict[int, float] = {}
-    for rank, time in zip(ranks, times, strict=True):
-        if isinstance(rank, int) and isinstance(time, int | float):
-            sums[rank] = sums.get(rank, 0.0) + float(time)
-    return sums
+def read_rank_table(report: Report, sheet: str, rank: str, value: str) -> RankTable:
+    """Read a table of the question about stragglers: sums of known numbers by known rank."""
+    columns = get_sheet_columns(report, "stragglers", sheet)
+    ranks, numbers = columns.get(rank, []), columns.get(value, [])
+    labels = [columns.get(name, [None] * len(ranks)) for name in ("run", "role", "replica")]
+    sums: dict[RankKey, float] = {}
+    for run, role, replica, of_rank, number in zip(*labels, ranks, numbers, strict=True):
+        if isinstance(of_rank, int) and isinstance(number, int | float):
+            key = RankKey(run, role, replica, of_rank)
+            sums[key] = sums.get(key, 0.0) + float(number)
+    return RankTable(frozenset({"run", "role", "replica"} & columns.keys()), sums)
 
 
 def read_counted_steps(report: Report) -> list[int] | None:

@@ -45,8 +45,9 @@ def command(
 ) -> int:
     """Write the smallest trace that still shows a finding, to attach it to an issue.
 
-    PATH is a directory of profiles or a file. Windows around the finding are tried from small to large; each is analyzed,
-    and the first that shows the finding with a similar share of the step is written. Inputs are never changed.
+    PATH is a directory of profiles or a file. Tries windows around the finding from small to large, and analyzes each.
+    From the first that shows the finding with a similar share of the step, leaves out rows and arguments that the rule
+    does not read. Numbers in the finding can differ from those of the whole profile. Never changes inputs.
 
     \b
     tracekit cut run/ --finding 1 -o small.json.gz
@@ -79,11 +80,13 @@ def _print_cut(result: CutResult, *, anonymize: bool, verbose: bool) -> None:
         terminal.print_message(f"shows {result.finding.rule}: {make_printable(result.finding.claim)}")
     terminal.print_message(f"kept {make_printable(result.kept)}")
     listed = result.sources if verbose else result.sources[:_MOST_LISTED]
-    terminal.print_message(f"of {', '.join(make_printable(name) for name in listed)}")
+    more = len(result.sources) - len(listed)
+    text = ", ".join(make_printable(name) for name in listed)
+    terminal.print_message(f"from {text}{f' and {more:,} more' if more else ''}")
     if anonymize:
         terminal.print_message(
-            f"{result.renamed_count:,} {choose_plural(result.renamed_count, 'name', 'names')} replaced"
+            f"replaced {result.renamed_count:,} {choose_plural(result.renamed_count, 'name', 'names')}"
         )
-    terminal.print_message(f"{before} before, {after} after: {format_quantity(result.share, 'ratio')}")
+    terminal.print_message(f"size {after}, {format_quantity(result.share, 'ratio')} of {before}")
     for path in result.files:
         terminal.print_message(f"wrote {path}")

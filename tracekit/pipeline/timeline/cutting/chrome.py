@@ -91,6 +91,10 @@ class ScannedTrace:
     correlation: Ints
     base_ns: int
 
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.classes)
+
     def is_of(self, *names: str) -> Bools:
         """Mark the rows by class."""
         return np.isin(self.classes, [CLASS_CODE[name] for name in names])
@@ -133,6 +137,25 @@ def select_rows_of_window(trace: ScannedTrace, start_ns: int, end_ns: int, level
     return kept | (trace.is_of("meta") & _mark_same_threads(scan, kept))
 
 
+_ROW_KINDS = {
+    **dict.fromkeys(("kernel", "collective"), "kernel"),
+    **dict.fromkeys(("memcpy", "memset"), "copy"),
+    "runtime": "call",
+    "op": "operator",
+    **dict.fromkeys(("range", "device_range"), "annotation"),
+    "python": "Python function",
+}
+
+
+def count_rows_by_kind(trace: ScannedTrace, is_kept: Bools) -> dict[str, int]:
+    """Count the rows of each kind, in words of the field; metadata is not counted."""
+    counts: dict[str, int] = dict.fromkeys((*_ROW_KINDS.values(), "other row"), 0)
+    for name, code in CLASS_CODE.items():
+        if name != "meta":
+            counts[_ROW_KINDS.get(name, "other row")] += int((is_kept & (trace.classes == code)).sum())
+    return counts
+
+
 def _mark_names(names: Codes, head: str) -> Bools:
     """Mark the rows whose name begins so."""
     marks = [isinstance(value, str) and value.startswith(head) for value in names.values]
@@ -157,15 +180,20 @@ def write_cut_pieces(
     level: str,
     read_arguments: Sequence[str],
     placeholders: Placeholders | None,
+    left_out: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """Yield the text of a Chrome trace with the kept rows; ranges around the window are clipped to it."""
+    """Yield the text of a Chrome trace with the kept rows; ranges around the window are clipped to it.
+
+    Arguments of `left_out` are not written.
+    """
     scan = _clip_containers(trace, window)
     meta = scan.meta if placeholders is None else _anonymize_meta(scan.meta, placeholders)
     facts = json.dumps({**meta, "tracekit": {"cut": level}}, default=str, ensure_ascii=True)
     yield f'{facts[:-1]},\n"traceEvents": [\n'
     args: dict[str, SparseColumn] = dict(scan.args)
     if level != "full" or placeholders is not None:
-        args = {key: args[key] for key in args if key in {*ARGUMENTS, *read_arguments, *_NAMED_ARGUMENTS, "sort_index"}}
+        args = {key: args[key] for key in args if key in list_needed_arguments(read_arguments)}
+    args = {key: column for key, column in args.items() if key not in left_out}
     labels: Sequence[Codes] = (scan.ph, scan.cat, scan.name, scan.pid, scan.tid)
     fields: dict[str, SparseColumn] = dict(scan.fields)
     if placeholders is not None:
@@ -179,6 +207,11 @@ def write_cut_pieces(
     for low in range(0, len(rows), ROWS_PER_CHUNK):
         yield (",\n" if low else "") + _format_rows(scan, rows[low : low + ROWS_PER_CHUNK], labels, texts, formatted)
     yield "\n]}\n"
+
+
+def list_needed_arguments(read_arguments: Sequence[str]) -> frozenset[str]:
+    """List the arguments that the readers and rules read, and those of metadata."""
+    return frozenset((*ARGUMENTS, *read_arguments, *_NAMED_ARGUMENTS, "sort_index"))
 
 
 def _format_rows(

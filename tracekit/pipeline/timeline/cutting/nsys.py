@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.model.errors import TraceFormatError
@@ -59,22 +61,106 @@ def count_rows_of_window(path: Path, start_ns: int, end_ns: int, level: str) -> 
         )
 
 
+def list_cut_tables(path: Path, start_ns: int, end_ns: int, level: str, *, is_anonymous: bool) -> list[str]:
+    """List the tables that a cut may have, those outside CUDA and NVTX first."""
+    with _open_source(path) as connection:
+        plan = _plan_cut(connection, *_convert_window(path, start_ns, end_ns), level, is_anonymous=is_anonymous)
+    return sorted(plan.conditions, key=lambda table: (table.startswith(_CUPTI), table == _NVTX, table))
+
+
+def list_row_names(path: Path, start_ns: int, end_ns: int, level: str) -> list[str]:
+    """List the names of the calls and device ops of a window, the most frequent first."""
+    counts: Counter[str] = Counter()
+    with _open_source(path) as connection:
+        plan = _plan_cut(connection, *_convert_window(path, start_ns, end_ns), level, is_anonymous=False)
+        for table, condition in plan.conditions.items():
+            if column := _find_name_column(table, plan):
+                rows = connection.execute(
+                    f"SELECT s.value, t.count FROM (SELECT {column} AS id, count(*) AS count "  # noqa: S608
+                    f"FROM src.{quote_identifier(table)} WHERE {condition} GROUP BY 1) t JOIN src.StringIds s ON s.id = t.id"
+                )
+                counts.update({str(value): count for value, count in rows})
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def _find_name_column(table: str, plan: _CutPlan) -> str | None:
+    """Find the column with the name of a call or device op; None if the table has no such names to leave out."""
+    if table != _SYSTEM_CALLS and not table.startswith(_CUPTI):
+        return None
+    return next((name for name in ("nameId", "demangledName") if name in plan.columns[table]), None)
+
+
+def _list_left_out_ids(connection: sqlite3.Connection, plan: _CutPlan, names: frozenset[str]) -> None:
+    """List the ids of names to leave out in `temp.left_out`."""
+    connection.execute("CREATE TEMP TABLE left_out (id INTEGER PRIMARY KEY)")
+    if "StringIds" in plan.columns:
+        connection.executemany(
+            "INSERT OR IGNORE INTO temp.left_out SELECT id FROM src.StringIds WHERE value = ?",
+            [(name,) for name in sorted(names)],
+        )
+
+
+def _exclude_names(condition: str, table: str, plan: _CutPlan, names: frozenset[str]) -> str:
+    """Narrow a condition to rows whose name is not left out."""
+    column = _find_name_column(table, plan) if names else None
+    return condition if column is None else f"({condition}) AND {column} NOT IN (SELECT id FROM temp.left_out)"  # noqa: S608
+
+
 def write_cut_export(
-    path: Path, target: Path, start_ns: int, end_ns: int, level: str, placeholders: Placeholders | None
+    path: Path,
+    target: Path,
+    start_ns: int,
+    end_ns: int,
+    level: str,
+    placeholders: Placeholders | None,
+    left_out: frozenset[str] = frozenset(),
+    left_out_names: frozenset[str] = frozenset(),
 ) -> None:
-    """Write the rows of [start_ns, end_ns), in Unix time, to a new database; ranges around the window are clipped to it."""
+    """Write the rows of [start_ns, end_ns), in Unix time, to a new database; ranges around the window are clipped to it.
+
+    Tables of `left_out` and calls and device ops of `left_out_names` are not written.
+    """
     window = _convert_window(path, start_ns, end_ns)
     target.unlink(missing_ok=True)
     with _open_source(path, target) as connection:
         if placeholders is not None:
             connection.create_function("replace_name", 2, _make_replacer(placeholders), deterministic=True)
         plan = _plan_cut(connection, *window, level, is_anonymous=placeholders is not None)
+        _list_left_out_ids(connection, plan, left_out_names)
+        conditions = {
+            table: _exclude_names(condition, table, plan, left_out_names)
+            for table, condition in plan.conditions.items()
+            if table not in left_out
+        }
+        plan = replace(plan, conditions=conditions)
         connection.execute("BEGIN")
         for table, condition in plan.conditions.items():
             _copy_table(connection, plan, table, condition, is_anonymous=placeholders is not None)
         _clip_ranges(connection, plan, window[0], window[1])
         _copy_strings(connection, plan, is_anonymous=placeholders is not None)
         connection.execute("COMMIT")
+
+
+_ROW_KINDS = {
+    f"{_CUPTI}KERNEL": "kernel",
+    f"{_CUPTI}MEMCPY": "copy",
+    f"{_CUPTI}MEMSET": "copy",
+    _CALLS: "call",
+    _NVTX: "annotation",
+}
+
+
+def count_rows_by_kind(path: Path) -> dict[str, int]:
+    """Count the rows of a cut by kind, in words of the field; tables without times are not counted."""
+    counts: dict[str, int] = dict.fromkeys((*_ROW_KINDS.values(), "other row"), 0)
+    with closing(sqlite3.connect(path)) as connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            name = quote_identifier(table)
+            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+            if columns & {"start", "timestamp"}:
+                count = connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]  # noqa: S608
+                counts[_ROW_KINDS.get(table, "other row")] += int(count)
+    return counts
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tracekit.render.explorer.heads import describe_details, describe_page_row
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables
+from tracekit.render.explorer.report_values import NO_RANKS
 from tracekit.render.explorer.tables import encode_ranges, encode_steps, list_page_ranges, list_page_sums
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns
@@ -75,7 +76,7 @@ def write_comparison_page(
         **inline_assets(assets),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
-    kernels = add_kernels(rows, details.numbering, store, [], {}, budget_bytes - used - store.size_bytes)
+    kernels = add_kernels(rows, details.numbering, store, [], NO_RANKS, budget_bytes - used - store.size_bytes)
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)

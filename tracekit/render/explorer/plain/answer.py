@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from tracekit.model.report import Cell, Report
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.report_values import SHARES, RankDelays, get_overview_rows
+from tracekit.render.explorer.report_values import SHARES, RankDelays, RankTable, get_overview_rows
 
 LEAST_DELAY = 0.01
 """Share of a step below which a late rank is not part of the answer."""
@@ -49,17 +50,24 @@ def _join_answer_parts(begin: str, parts: list[str]) -> str:
 
 def _write_late_rank(delays: RankDelays, step_ns: float) -> str:
     """Write which of several ranks is the latest, if that costs a noticeable share of the step."""
-    if len(delays.late_ns) < 3:
-        return ""
-    rank, waits_ns = max(delays.late_ns.items(), key=lambda pair: pair[1])
-    if waits_ns > LEAST_DELAY * step_ns:
-        return f"Other ranks wait {format_quantity(waits_ns, 'ns')} for rank {rank}."
-    if not delays.beyond_ns:
-        return ""
-    rank, beyond_ns = max(delays.beyond_ns.items(), key=lambda pair: pair[1])
-    if beyond_ns > LEAST_DELAY * step_ns:
-        return f"Rank {rank} is busy {format_quantity(beyond_ns, 'ns')} longer than the median rank."
+    late = _find_largest(delays.late_ns)
+    if late is not None and late[1] > LEAST_DELAY * step_ns:
+        return f"Other ranks wait {format_quantity(late[1], 'ns')} for {late[0]}."
+    beyond = _find_largest(delays.beyond_ns)
+    if beyond is not None and beyond[1] > LEAST_DELAY * step_ns:
+        return f"R{beyond[0][1:]} is busy {format_quantity(beyond[1], 'ns')} longer than the median rank."
     return ""
+
+
+def _find_largest(table: RankTable) -> tuple[str, float] | None:
+    """Find the rank with the largest number among those that are compared with two or more: (its name, number)."""
+    sizes = Counter(key[:3] for key in table.values)
+    compared = [(key, value) for key, value in table.values.items() if sizes[key[:3]] > 2]
+    if not compared:
+        return None
+    key, value = max(compared, key=lambda pair: pair[1])
+    groups = ", ".join(str(label) for label in key[:3] if label is not None)
+    return f"rank {key.rank}" + (f" of {groups}" if groups else ""), value
 
 
 def _write_logged_step(report: Report) -> str:

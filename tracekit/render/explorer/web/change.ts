@@ -3,7 +3,7 @@ import type { Part, Sheet, StageChange } from "./data";
 import { formatBytes, formatCount, formatTime, shortenName } from "./format";
 import { buildTree, makeFlame, type Node } from "./flame";
 import type { Page } from "./scope";
-import { isMatchedByNumber, matchSteps } from "./view";
+import { isMatchedByNumber, matchSteps } from "./align";
 import { capitalize, find, type Parts, type Tab } from "./shell";
 import { type Column, countKernels, groupWork, hasStep, make, makeButton, makeChip, makeTable, type Work } from "./tables";
 import { getKindColor, getStageColor, isStage, soften } from "./theme";
@@ -148,7 +148,7 @@ export function makeChange(page: Page) {
   }
   /** Without kernels, the first table of the report has the place beside the parts. */
   function drawBeside(): void {
-    if (!parts.length || !overview || head.rows.length) return;
+    if (!parts.length || !overview) return find("issues").parentElement!.classList.add("alone");
     find("top").replaceChildren(make("h2", "", overview.title), makeSheet({ ...overview, note: capitalize(overview.note) }, FIRST_ROWS));
     find("top").hidden = false;
   }
@@ -335,7 +335,7 @@ export function makeChange(page: Page) {
     ...(parts.length ? [{ id: "change", title: "Change", build: makeChangeTab }] : []),
     ...(head.rows.length ? [{ id: "kernels", title: noun === "kernel" ? "Kernels" : "Operators", build: makeKernelTab }] : []),
   ];
-  const sheetTabs: Tab[] = sheets.length ? [{ id: "tables", title: "All tables", build: makeSheetTab }] : [];
+  const sheetTab: Tab = { id: "tables", title: "All tables", build: makeSheetTab };
 
   /** Says which steps of both sides belong together, where their numbers differ. */
   function drawMatching(): void {
@@ -356,5 +356,5 @@ export function makeChange(page: Page) {
       }),
     );
   }
-  return { count, list: () => changes, drawParts, drawBeside, drawMatching, drawKernels, drawGate, openNext, tabs, sheetTabs, openStage, tree };
+  return { count, list: () => changes, drawParts, drawBeside, drawMatching, drawKernels, drawGate, openNext, tabs, sheetTab, openStage, tree };
 }

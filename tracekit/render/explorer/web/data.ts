@@ -510,28 +510,18 @@ export class Data {
   }
 
   nameRow(row: number): string {
+    if (!COMPARISON) return this.nameInSide(row);
     const it = this.head.rows[row];
-    const { comparison } = this.head;
-    if (comparison && it.side !== undefined) {
-      const twins = this.head.rows.filter(({ side }) => side === it.side);
-      const facts = [comparison.sides[it.side], ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
-      return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
-    }
-    return this.nameInSide(row);
+    const twins = this.head.rows.filter(({ side }) => side === it.side);
+    const facts = [this.nameSide(row), ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
+    return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
   }
   /** Name of the side of a comparison that a row is of. */
   nameSide(row: number): string {
     return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
   }
-  /** Name of a row among those of its side: its run where only runs differ, otherwise also its rank. */
-  nameInHeat(row: number): string {
-    const { side, run } = this.head.rows[row];
-    const twins = this.head.rows.filter((other, i) => other.side === side && this.hasCompute(i));
-    const runs = new Set(twins.map((other) => other.run));
-    if (runs.size < 2) return this.nameInSide(row);
-    return runs.size === twins.length ? (run ?? "") : `${run} · ${this.nameInSide(row)}`;
-  }
-  private nameInSide(row: number): string {
+  /** Name of a row among those of its side. */
+  nameInSide(row: number): string {
     const it = this.head.rows[row];
     if (it.kind === "log") return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
@@ -539,17 +529,6 @@ export class Data {
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
     if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;
-  }
-
-  /** Rows of both sides that belong together: of the same rank, role and place; otherwise of the same position. */
-  pairRow(row: number): [base: number, opt: number] {
-    const { rows } = this.head;
-    const { side, rank, role, kind } = rows[row];
-    const isAlike = (i: number): boolean => rows[i].rank === rank && rows[i].role === role && rows[i].kind === kind && this.hasCompute(i) === this.hasCompute(row);
-    const all = rows.map((_, i) => i);
-    const [own, other] = [0, 1].map((same) => all.filter((i) => (rows[i].side === side) === !same && isAlike(i)));
-    const found = other[Math.min(own.indexOf(row), other.length - 1)] ?? all.find((i) => rows[i].side !== side) ?? row;
-    return side === 1 ? [found, row] : [row, found];
   }
 
   /** Names a stage; launches outside any stage have none. */
@@ -572,16 +551,12 @@ export class Data {
     return !this.hasCompute(row) ? 0 : this.head.rows[row].beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
   }
 
-  /** Worst step of each row beyond the median row of its side, by compute. */
+  /** Worst step of each row beyond the median row, by compute. */
   private measureBeyond(): Float64Array {
-    const getKey = (row: number, { number }: Step): string => `${this.head.rows[row].side},${number}`;
-    const byKey = new Map<string, number[]>();
-    this.rows.forEach(({ steps }, row) => {
-      if (!this.hasCompute(row)) return;
-      for (const step of steps) if (step.number !== null) byKey.set(getKey(row, step), [...(byKey.get(getKey(row, step)) ?? []), step.compute]);
-    });
-    const middle = new Map([...byKey].map(([key, values]) => [key, median(values)]));
-    return Float64Array.from(this.rows, ({ steps }, row) => steps.reduce((most, step) => Math.max(most, step.counted ? step.compute - (middle.get(getKey(row, step)) ?? step.compute) : 0), 0));
+    const byNumber = new Map<number, number[]>();
+    for (const { number, compute } of this.steps) if (number !== null) byNumber.set(number, [...(byNumber.get(number) ?? []), compute]);
+    const middle = new Map([...byNumber].map(([number, values]) => [number, median(values)]));
+    return Float64Array.from(this.rows, ({ steps }) => steps.reduce((most, s) => Math.max(most, s.counted ? s.compute - (middle.get(s.number ?? -1) ?? s.compute) : 0), 0));
   }
 
   getLateness(row: number): number {

@@ -79,10 +79,10 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
 
   const listChain = (node: Node): Node[] => (node.parent ? [...listChain(node.parent), node] : [node]);
   const share = (node: Node): string => formatShare(root.value ? node.value / root.value : 0);
-  const tell = (node: Node): string => options.formatNode?.(node) ?? options.format(node.value);
+  const tell = (node: Node): string => (COMPARISON && options.formatNode?.(node)) || options.format(node.value);
   const describe = (node: Node): string => {
     const names = listChain(node).slice(1);
-    return `${names.map(({ name }) => name).join(" › ") || node.name} · ${options.describeNode?.(node) ?? `${tell(node)} · ${share(node)}`}`;
+    return `${names.map(({ name }) => name).join(" › ") || node.name} · ${(COMPARISON && options.describeNode?.(node)) || `${tell(node)} · ${share(node)}`}`;
   };
   const isMatch = (node: Node): boolean => query !== "" && node.name.toLowerCase().includes(query);
   const countRows = (node: Node, rows: number): number => {
@@ -97,15 +97,15 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
     g.globalAlpha = query && !match ? 0.3 : above ? 0.6 : 1;
     g.fillStyle = fill;
     g.fillRect(x, y, Math.max(0.5, width - (width > 3 ? 1 : 0)), ROW - 1.5);
-    const chip = width > 20 ? options.chip?.(node) : undefined;
-    const left = chip ? 16 : 5;
-    if (chip) {
+    const chip = COMPARISON && width > 20 ? options.chip?.(node) : undefined;
+    const left = COMPARISON && chip ? 16 : 5;
+    if (COMPARISON && chip) {
       g.fillStyle = chip;
       g.fillRect(x + 3, y + 4, 9, ROW - 9.5);
     }
     g.globalAlpha = above ? 0.75 : 1;
     g.fillStyle = match ? ink.page : fill.startsWith("#") && node.parent ? getTextColor(fill) : ink.ink;
-    const value = width > 190 ? `  ${tell(node)}${options.formatNode ? "" : ` · ${share(node)}`}` : "";
+    const value = width > 190 ? `  ${tell(node)}${COMPARISON && options.formatNode ? "" : ` · ${share(node)}`}` : "";
     if (width > 30) writeText(g, node.name + value, x + left, y + ROW / 2, width - left - 5);
     boxes.push({ node, x, y, width });
   }

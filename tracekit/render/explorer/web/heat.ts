@@ -1,6 +1,7 @@
 // Thin rows: the mean color of each pixel, so many rows are a heat map of row and time. Their order, slowest or by rank.
 import { type Boxes, type Data, lowerBound } from "./data";
-import { formatCount, formatTime } from "./format";
+import { formatCount } from "./format";
+import { listSide, nameInHeat, nameWorst } from "./align";
 import type { Lanes, Place } from "./lanes";
 import { getKindColor, ink, isDark, setFont, splitColor, writeText } from "./theme";
 import { splitView, type TimelineState, type View } from "./view";
@@ -14,12 +15,12 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     const key = `${state.order},${state.rows.length},${state.rows[0]},${state.focus}`;
     const order = orders.get(side);
     if (order?.key === key) return order.rows;
-    let rows = side === null ? state.rows : state.rows.filter((row) => data.head.rows[row].side === side && data.hasCompute(row));
-    const most = side === null ? MOST_THIN : MOST_THIN / 2;
+    let rows = COMPARISON ? listSide(data, state.rows, side) : state.rows;
+    const most = COMPARISON ? MOST_THIN / 2 : MOST_THIN;
     const byLateness = rows.slice().sort((a, b) => data.getLateness(b) - data.getLateness(a));
     if (state.order === "late") rows = byLateness;
     if (rows.length > (most * 4) / 3) {
-      const kept = new Set([...(state.pair ?? [state.focus]).filter((row) => rows.includes(row)), ...byLateness.slice(0, most / 2)]);
+      const kept = new Set([...((COMPARISON && state.pair) || [state.focus]).filter((row) => rows.includes(row)), ...byLateness.slice(0, most / 2)]);
       const every = (rows.length - most / 2) / (most / 2);
       for (let i = most / 2; i < rows.length && kept.size < most; i += every) kept.add(byLateness[Math.floor(i)]);
       rows = rows.filter((row) => kept.has(row));
@@ -76,8 +77,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     const side = data.head.rows[rows[0]]?.side;
     let thin = images.get(side);
     const pixels = Math.max(1, Math.round(width - left));
-    const order = [state.order, state.rows.length, state.rows[0], state.focus, state.pair, state.alignment !== null];
-    const key = [state.t, state.e, pixels, isDark(), lanes.getLoads(), rows.length, rows[0], ...order].join();
+    const key = [state.t, state.e, pixels, isDark(), lanes.getLoads(), rows.length, rows[0], state.order, state.rows.length, state.rows[0], state.focus, COMPARISON && [state.pair, state.alignment !== null]].join();
     if (thin?.key !== key) {
       const image = thin?.image ?? document.createElement("canvas");
       [image.width, image.height] = [pixels, rows.length];
@@ -87,9 +87,9 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
       const colors = [0, 1, 2].map((kind) => splitColor(getKindColor(kind)));
       const ground = splitColor(ink.lane);
       const drawPart = (row: number, i: number, part: View): void => {
-        const [first, end] = [part.x0, part.x1].map((x) => Math.max(0, Math.min(pixels, Math.round(x - left))));
-        const wide = end - first;
-        if (wide < 1) return;
+        const first = COMPARISON ? Math.round(part.x0 - left) : 0;
+        const wide = COMPARISON ? Math.min(pixels, Math.round(part.x1 - left)) - first : pixels;
+        if (COMPARISON && wide < 1) return;
         const shares = measureShares(row, wide, part);
         for (let x = 0; x < wide; x++) {
           const a = shares[x];
@@ -113,32 +113,30 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
   }
   /** Draws thin rows from `y` on, and returns where they are. In a comparison, they are those of one side. */
   function drawHeat(g: CanvasRenderingContext2D, view: View, rows: number[], y: number, h: number): Place[] {
-    const { pair } = state;
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
-    if (pair) writeText(g, data.nameSide(rows[0]), 2, y + 6, view.left - 4);
+    if (COMPARISON) writeText(g, data.nameSide(rows[0]), 2, y + 6, view.left - 4);
     else writeText(g, data.nameRow(state.focus), 2, 8.5, view.left - 4);
     setFont(g, 10.5);
     g.fillStyle = ink.quiet;
-    const all = pair ? state.rows.filter((row) => data.head.rows[row].side === data.head.rows[rows[0]].side && data.hasCompute(row)).length : state.rows.length;
-    const slowest = pair ? MOST_THIN / 4 : MOST_THIN / 2;
-    const [slow] = rows.slice().sort((a, b) => data.getBeyond(b) - data.getBeyond(a));
-    const worst = pair && data.getBeyond(slow) > 0 ? `, most by ${data.nameInHeat(slow)}: ${formatTime(data.getBeyond(slow))}` : "";
+    const all = (COMPARISON ? listSide(data, state.rows, data.head.rows[rows[0]].side) : state.rows).length;
+    const slowest = COMPARISON ? MOST_THIN / 4 : MOST_THIN / 2;
+    const worst = COMPARISON ? nameWorst(data, rows) : "";
     const which = rows.length < all ? `the ${slowest} slowest of ${formatCount(all)} rows and ${rows.length - slowest} of the others` : `all ${all} rows`;
-    writeText(g, `${which}, ${state.order === "late" ? "slowest first" : "by rank"} · red at the left: own work above the median${worst} · click, or ↑ ↓, to bring one up${pair ? " with its partner" : ""}`, view.left, y + 6, view.width - view.left);
+    writeText(g, `${which}, ${state.order === "late" ? "slowest first" : "by rank"} · red at the left: own work above the median${worst} · click, or ↑ ↓, to bring one up${COMPARISON ? " with its partner" : ""}`, view.left, y + 6, view.width - view.left);
     const top = y + 16;
     drawThinRows(g, view, rows, top, h);
     // Both sides of a comparison have one scale.
-    const most = (pair ? state.rows : rows).reduce((top, row) => Math.max(top, data.getBeyond(row)), 1);
+    const most = (COMPARISON ? state.rows : rows).reduce((top, row) => Math.max(top, data.getBeyond(row)), 1);
     const room = view.left > 70 ? 34 : 8;
     g.fillStyle = ink.pin;
     rows.forEach((row, i) => {
       const share = data.getBeyond(row) / most;
       if (share > 0.02) g.fillRect(view.left - 6 - share * room, top + i * h, share * room, Math.max(1, h - 0.5));
     });
-    const name = pair ? data.nameInHeat : data.nameRow;
-    const shorten = (row: number): string => name.call(data, row).replace(view.left > 70 ? /^$/ : "rank ", "");
-    const at = rows.findIndex((row) => (pair ? pair.includes(row) : row === state.focus));
+    const name = (row: number): string => (COMPARISON ? nameInHeat(data, row) : data.nameRow(row));
+    const shorten = (row: number): string => (view.left > 70 ? name(row) : name(row).replace("rank ", ""));
+    const at = rows.findIndex((row) => (COMPARISON ? state.pair?.includes(row) : row === state.focus));
     if (at >= 0) {
       for (const [color, wide] of [
         [ink.page, 3],

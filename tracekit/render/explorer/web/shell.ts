@@ -126,7 +126,7 @@ export function connectShell(refresh: () => void, copyLink: () => void): void {
 /** Builds the tabs; a tab is built when it is first shown, and again after a change. */
 export function makeTabs(tabs: Tab[], chosen: () => void) {
   const shown = new Set<string>();
-  let current = tabs[0]?.id ?? "";
+  let current = tabs[0].id;
   let ready = false;
   const show = (id: string): void => {
     current = id;
@@ -138,7 +138,7 @@ export function makeTabs(tabs: Tab[], chosen: () => void) {
     }
     if (shown.has(id) || !ready) return;
     shown.add(id);
-    void Promise.resolve(tabs.find((tab) => tab.id === id)?.build() ?? []).then((parts) => document.getElementById(`panel-${id}`)?.replaceChildren(...parts));
+    void Promise.resolve(tabs.find((tab) => tab.id === id)!.build()).then((parts) => find(`panel-${id}`).replaceChildren(...parts));
   };
   const list = make("div");
   list.setAttribute("role", "tablist");
@@ -169,7 +169,7 @@ export function makeTabs(tabs: Tab[], chosen: () => void) {
   });
   const bar = make("div", "tabs");
   bar.append(list, withId(make("span", "quiet"), "scope"));
-  if (tabs.length) find("more").replaceChildren(bar, ...panels);
+  find("more").replaceChildren(bar, ...panels);
   return {
     show,
     getCurrent: () => current,

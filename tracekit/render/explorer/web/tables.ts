@@ -16,7 +16,7 @@ export type Scope =
 /** Checks whether a step of a row is one of those that are counted. */
 export function hasStep({ numbers, matched }: Extract<Scope, { kind: "steps" }>, row: number, step: Step | undefined): boolean {
   if (!step) return false;
-  return matched ? Boolean(matched.get(row)?.has(step.index)) : numbers.has(step.number ?? -1);
+  return COMPARISON && matched ? Boolean(matched.get(row)?.has(step.index)) : numbers.has(step.number ?? -1);
 }
 
 /** Device work of one kernel, path and stage. `name` -1: merged short kernels; `stage` -1: outside any stage. */

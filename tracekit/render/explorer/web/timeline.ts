@@ -5,7 +5,8 @@ import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
-import { addToAlignment, alignRows, listSameStages, matchAllSteps, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
+import { matchAllSteps } from "./align";
+import { listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
 /** Each side of a comparison has a lane of steps, and there are no pins. */
@@ -16,6 +17,8 @@ const PINS = 9;
 export interface TimelineEvents {
   selected: () => void;
   focused: () => void;
+  /** A row that is not shown comes up, with its partner of the other side. */
+  paired: (row: number) => void;
   moved: () => void;
   pinned: (finding: number) => void;
   nextPin: (by: number) => void;
@@ -33,7 +36,6 @@ export interface Timeline {
   selectSteps: (numbers: number[]) => void;
   selectStage: (range: number) => void;
   selectWindow: (t0: number, t1: number) => void;
-  setPair: (pair: [base: number, opt: number], aligned: boolean) => void;
   getSpan: () => number;
   clear: () => void;
 }
@@ -73,9 +75,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   const lanes = makeLanes(data, state, redraw);
   const { listOrder, drawHeat } = makeHeat(data, state, lanes);
-  const getTop = (): number => (state.pair ? AXIS_OF_PAIR : AXIS);
+  const getTop = (): number => (COMPARISON ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
-  const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
+  const isSmall = (): boolean => COMPARISON || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
   const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
   const hasGaps = !head.rows.every((_, row) => data.isLog(row));
   const say = (text: string): void => {
@@ -84,7 +86,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
       ? "Drag to pan, pinch to zoom, tap for details."
-      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? ` · n next ${state.pair ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
+      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? ` · n next ${COMPARISON ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
 
   // View
   function setView(t: number, e: number): void {
@@ -127,29 +129,15 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
   /** Brings a row up; in a comparison, with the row of the other side that has the same rank. */
   function setFocus(row: number): void {
-    if (state.pair && !state.pair.includes(row)) {
-      const { t, e } = state;
-      setPair(data.pairRow(row), state.alignment !== null);
-      setView(t, e);
-    }
+    if (COMPARISON && !state.pair?.includes(row)) events.paired(row);
     state.focus = row;
     redraw();
     events.focused();
   }
   function stepFocus(by: number): void {
-    const rows = listOrder(state.pair ? head.rows[state.focus].side : null);
+    const rows = listOrder(COMPARISON ? head.rows[state.focus].side : null);
     const row = rows[rows.indexOf(state.focus) + by];
     if (row !== undefined) setFocus(row);
-  }
-  /** Shows two rows of a comparison, aligned at stage starts or in plain time. */
-  function setPair(pair: [number, number], aligned: boolean): void {
-    state.pair = pair;
-    const alignment = aligned ? alignRows(data, ...pair) : null;
-    state.alignment = alignment;
-    if (alignment) state.rows.filter((row) => !pair.includes(row)).forEach((row) => addToAlignment(data, alignment, row, pair[head.rows[row].side ?? 0]));
-    if (!pair.includes(state.focus)) state.focus = pair[0];
-    state.selection = state.mark = null;
-    setView(0, getSpan());
   }
 
   // Drawing
@@ -175,6 +163,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     return { y: place.y, h: last.y + last.h - place.y };
   }
   function drawPins(g: CanvasRenderingContext2D): void {
+    if (COMPARISON) return;
     pins = [];
     head.findings.slice(0, PINS).forEach(({ pins: [pin], number }, finding) => {
       if (!pin || !state.rows.includes(pin.row)) return;
@@ -261,7 +250,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
 
   /** Thin rows below the lanes; in a comparison those of each side, if one has several. */
   function listHeats(rows: number[]): number[][] {
-    if (!state.pair) return isSmall() ? [] : [rows];
+    if (!COMPARISON) return isSmall() ? [] : [rows];
     const sides = [0, 1].map(listOrder);
     return sides.some(({ length }) => length > 1) ? sides.filter(({ length }) => length) : [];
   }
@@ -272,10 +261,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (!head.rows.length) return;
     const began = performance.now();
     const rows = listOrder();
-    const full = state.pair ?? (isSmall() ? rows : [state.focus]);
+    const full = (COMPARISON && state.pair) || (isSmall() ? rows : [state.focus]);
     const heats = listHeats(rows);
     const count = heats.flat().length;
-    const h = Math.max(2, state.pair ? Math.min(9, Math.floor(140 / count)) : Math.min(12, Math.floor(200 / count)));
+    const h = Math.max(2, COMPARISON ? Math.min(9, Math.floor(140 / count)) : Math.min(12, Math.floor(200 / count)));
     places = [];
     let y = getTop();
     const lists = full.map((row) => {
@@ -291,7 +280,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const { g } = surface;
     width = surface.width;
     drawAxis(g);
-    if (!state.pair) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
+    if (!COMPARISON) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
     full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
     for (const heat of heats) {
       places.push(...drawHeat(g, getView(), heat, y - 2, h));
@@ -350,7 +339,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (y < getTop() - 6) {
       const pin = y > 15 && y < 33 ? pins.find((p) => Math.abs(p.x - x) < 9) : undefined;
       if (pin) return { pin: pin.finding, text: head.findings[pin.finding].claim };
-      return y < 16 && x > gutter && !state.pair ? lanes.findStep(state.focus, getTime(x)) : null;
+      return y < 16 && x > gutter && !COMPARISON ? lanes.findStep(state.focus, getTime(x)) : null;
     }
     const at = places.find((p) => y >= p.y && y < p.y + p.h);
     if (!at) return null;
@@ -363,13 +352,13 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   // Selecting
   function selectWindow(t0: number, t1: number): void {
     const { alignment } = state;
-    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
+    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(COMPARISON && alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
   }
   function selectSteps(numbers: number[]): void {
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
     if (!steps.length) return;
     const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toStrip(state.alignment, state.focus, time));
-    const matched = state.pair && matchAllSteps(data, state.focus, steps.map(({ index }) => index));
+    const matched = COMPARISON && matchAllSteps(data, state.focus, steps.map(({ index }) => index));
     state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers), ...(matched && { matched }) } };
     redraw();
     events.selected();
@@ -482,7 +471,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
     if (y < getTop() - 6) return clear();
-    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair?.includes(item.row)) {
+    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !(COMPARISON && state.pair?.includes(item.row))) {
       state.mark = null;
       setFocus(item.row);
     } else if (item?.t0 !== undefined) state.mark = { row: item.row!, t0: item.t0, t1: item.t1! };
@@ -535,5 +524,5 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   watchSize(canvas, draw);
   say("");
-  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, setPair, getSpan, clear };
+  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, getSpan, clear };
 }
