@@ -249,3 +249,91 @@ def test_a_truncated_configuration_hides_no_steps(tmp_path):
     )
     (tmp_path / "train.log").write_text(text)
     assert "8 steps of verl" in " ".join(analyze(tmp_path).identity)
+
+
+@pytest.mark.parametrize(("limit", "oldest", "fires"), [(4, 2, True), (4, 1, False), (5, 7, False), (None, 7, False)])
+def test_staleness_at_its_threshold(tmp_path, limit, oldest, fires):
+    """Of 7 steady steps the last `oldest` have samples 4 versions old: 2 are 29 %, 1 is 14 %."""
+    write_sources(
+        tmp_path, log_of(lambda n: {"training/off_policy/trajectory_staleness/max": 4 if n > 10 - oldest else 2})
+    )
+    if limit is not None:
+        (tmp_path / "config.yaml").write_text(write_yaml({"trainer.v1.sampler.max_off_policy_threshold": limit}))
+    found = [finding for finding in analyze(tmp_path).findings if finding.rule == "evicted-samples"]
+    assert bool(found) == fires
+    if fires:
+        assert found[0].claim.startswith("samples are as old as allowed, 4 weight versions, in 29 % of the steps")
+        assert "try trainer.v1.sampler.max_off_policy_threshold=8 (now 4 in config.yaml)" in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("reserved", "words"),
+    [
+        (76.5, "reserved at most 76.5 GiB of 80.0 GiB, 4.4 % is left: smaller micro-batches or less of"),
+        (47.0, "reserved at most 47.0 GiB of 80.0 GiB, 41 % is left: larger micro-batches"),
+        (76.0, None), (48.0, None), (90.0, None),
+    ],
+)  # fmt: skip
+def test_gpu_memory_that_is_short_or_unused(tmp_path, reserved, words):
+    """Below 5 % or above 40 % of the given size; more than the size is unmapped memory."""
+    write_sources(tmp_path, log_of(lambda _: {"actor/perf/max_memory_reserved_gb": reserved}))
+    caveats = analyze(tmp_path, device_memory="80GiB").section("run-log").caveats
+    assert [text for text in caveats if "GPU memory" in text and (words is None or words in text)] == [
+        text for text in caveats if "GPU memory" in text
+    ]
+    assert any("GPU memory" in text for text in caveats) == (words is not None)
+    assert not any("GPU memory" in text for text in analyze(tmp_path).section("run-log").caveats)
+
+
+def test_advice_on_a_run_of_nemo_rl_names_its_own_settings(tmp_path):
+    """Validation of 40 s within every fifth step of 100 s; a token imbalance of 10 %. No setting of verl is named."""
+    lines = []
+    for step in range(1, 16):
+        values = {
+            "timing/train/total_step_time": 100.0, "timing/train/generation": 60.0,
+            "timing/train/policy_training": 38.0, "performance/average_token_imbalance": 0.1,
+        }  # fmt: skip
+        if step % 5 == 0:
+            values |= {"timing/train/total_step_time": 140.0, "timing/validation/total_validation_time": 40.0}
+        lines.append(json.dumps({"step": step, "data": values}) + "\n")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "config.yaml").write_text(write_yaml({"grpo.val_period": 5}))
+    report = analyze(tmp_path)
+    (recording,) = report.recordings
+    assert "in NeMo-RL" in recording.advice
+    advice = {finding.rule: finding.advice for finding in report.findings}
+    assert {"logged-chores", "sequence-imbalance"} <= set(advice)
+    assert "try grpo.val_period=10 (now 5 in config.yaml)" in advice["logged-chores"]
+    assert not [text for text in advice.values() if "trainer." in text or "actor." in text]
+
+
+def test_the_share_of_evicted_samples_counts_samples_with_their_prompts(tmp_path):
+    """8,000 tokens in samples of 500 and 300 are 10 samples; 2 more were thrown away: a sixth."""
+    values = {
+        "training/off_policy/evicted_samples": 2, "perf/total_num_tokens": 8_000, "prompt_length/mean": 300.0
+    }  # fmt: skip
+    write_sources(tmp_path, log_of(lambda _: values))
+    (found,) = [finding for finding in analyze(tmp_path).findings if finding.rule == "evicted-samples"]
+    assert {metric.name: metric.value for metric in found.evidence}["evicted_ratio"] == pytest.approx(1 / 6)
+
+
+def test_a_configuration_outside_the_directory_is_not_read(tmp_path):
+    """A link may lead out of the directories that an agent may read."""
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    run.mkdir()
+    (outside / "config.yaml").write_text(write_yaml({"trainer.test_freq": 5}))
+    write_sources(run, FIRES["logged-chores"].rows)
+    (run / "config.yaml").symlink_to(outside / "config.yaml")
+    (run / ".hydra").symlink_to(outside)
+    assert "try" not in analyze(run).findings[0].advice
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{'data': {[1]: 2}}", "{'data': {'a': __import__('os')}}", "{'data': {" * 400 + "}" * 800, "{'data': {'a': '"],
+)
+def test_a_printed_configuration_of_any_form_does_not_stop_the_reader(tmp_path, text):
+    lines = "".join(verl_line(step, {"timing_s/gen": 50.0, "timing_s/step": 100.0}) for step in range(1, 9))
+    (tmp_path / "train.log").write_text(f"{text}\n{lines}")
+    assert "8 steps of verl" in " ".join(analyze(tmp_path).identity)

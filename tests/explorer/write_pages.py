@@ -8,8 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "examples" / "scale")]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "tests" / "support"),
+    str(ROOT / "tests" / "explorer"),
+    str(ROOT / "examples" / "scale"),
+]
 
+import hostile_inputs  # noqa: E402
 import make_ranks  # noqa: E402
 import nsys_builder as nsys  # noqa: E402
 
@@ -89,6 +95,7 @@ INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "logs": lambda folder: ["compare", *write_logs(folder)],
     "snapshots": lambda _: ["compare", *(str(EXAMPLES / "simulated_memory" / name) for name in ("leaking", "fixed"))],
     "comparison": lambda _: ["compare", str(EXAMPLES / "compare_cpu" / "base"), str(EXAMPLES / "compare_cpu" / "opt")],
+    **hostile_inputs.list_hostile_inputs(next((EXAMPLES / "simulated_memory" / "leaking").rglob("*.pickle"))),
 }
 
 

@@ -76,3 +76,13 @@ def test_the_wait_for_a_reward_in_ms_is_overlapping():
     values = LOGS["a timer in ms is converted, and the prefix of a logger does not matter"][0]
     (scoring,) = [stage for stage in resolve(values).stages if stage.label == "wait_scoring"]
     assert (scoring.where, scoring.canonical, scoring.seconds[0]) == ("overlapping", "reward", 1.5)
+
+
+@pytest.mark.parametrize(("rollout", "mode", "is_async"), [(55, "slime-sync", False), (90, "slime", True)])
+def test_slime_waits_where_its_rollouts_overlap_training(rollout, mode, is_async):
+    """A wait as long as the rollout is generation; a longer rollout ran meanwhile."""
+    steps = resolve(
+        {"perf/step_time": 100, "perf/train_wait_time": 60, "perf/train_time": 40, "perf/rollout_time": rollout}
+    )
+    assert (steps.mode.code, steps.mode.is_async) == (mode, is_async)
+    assert (steps.sum_wait_seconds() is not None) == is_async

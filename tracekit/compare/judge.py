@@ -134,7 +134,7 @@ def _compare_step_sides(
     lengths = _withhold_length_verdicts(lengths, withheld=blocked)
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
-    if not blocked and key != ENGINE_KEY:
+    if not blocked:
         origin = _attribute_headline_change(base, opt, key, choices)
     needed = ""
     chances: tuple[VerdictOutlook, ...] = ()
@@ -147,7 +147,7 @@ def _compare_step_sides(
     warnings = [*_warn_of_oom(base, opt, memory), *_list_comparison_warnings(base, opt, step, unlike, metrics)]
     warnings[:0] = describe_compared_lengths(lengths)
     warnings += choice_notes
-    if not blocked and not unequal and key != ENGINE_KEY:
+    if not blocked and not unequal:
         warnings += _describe_without_odd_run(base, opt, key, choices)
     if origin is not None:
         warnings += origin.kernels.warnings
@@ -238,6 +238,8 @@ def _describe_without_odd_run(
     base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
 ) -> Iterator[str]:
     """Describe the change without a run that lies far from all others of its side."""
+    if key == ENGINE_KEY:
+        return
     sides = [base.samples[key], opt.samples[key]]
     for place, side in enumerate((base, opt)):
         samples = sides[place]
@@ -282,8 +284,10 @@ def _withhold_verdicts(changes: Iterable[Change], *, blocked: bool, uneven: bool
 
 def _attribute_headline_change(
     base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
-) -> Attribution:
-    """Attribute the change of profiled steps if both sides have them, paired as far as they allow."""
+) -> Attribution | None:
+    """Attribute the change of profiled steps if both sides have them, paired as far as they allow; None for engines."""
+    if key == ENGINE_KEY:
+        return None
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
     pairs, _ = choose_pairing(base.samples[timed], opt.samples[timed], choices.paired)
     return attribute_sides(base, opt, choices.level, pairs, timed)

@@ -251,12 +251,17 @@ def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
+def _has_engine_samples(part: ComparedInput) -> bool:
+    """Check whether an input has logs of rollout engines."""
+    return part.measured is not None and part.measured.row_count("engine_samples") > 0
+
+
 def _read_input_values(part: ComparedInput) -> Frame:
     """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
         return _coerce_value_types(part.label, {name: part.values.values(name) for name in COLUMNS})
     sheet = part.report.values
-    if sheet is None and part.measured is not None and part.measured.row_count("engine_samples"):
+    if sheet is None and _has_engine_samples(part):
         return from_rows(COLUMNS, [])
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):

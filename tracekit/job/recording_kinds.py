@@ -32,7 +32,9 @@ def _count_run_steps_once(measured: Measurements) -> Iterator[ClassifiedSource]:
             yield part
             continue
         count = counted.get((run, part.source))
-        yield replace(part, classified=replace(part.classified, counts=() if count is None else (count,)))
+        others = tuple(one for one in part.classified.counts if one.name != "steps")
+        counts = others if count is None else (count, *others)
+        yield replace(part, classified=replace(part.classified, counts=counts))
 
 
 def map_classified_processes(measured: Measurements) -> dict[tuple[str, int | None], ClassifiedSource]:

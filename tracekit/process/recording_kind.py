@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN, Classification, RecordingCount
-from tracekit.model.recording.rl_frameworks import list_step_keys
+from tracekit.model.recording.rl_frameworks import find_framework, list_step_keys
 from tracekit.model.tables.arrays import fill_missing, mask_value
 from tracekit.model.trace import Trace
 from tracekit.process.calls.nesting import measure_exclusive_host_times
@@ -229,7 +229,9 @@ def _classify_log(trace: Trace) -> Classification:
         return Classification("memory-log", (_count_file_elements(trace),))
     if trace.source.reader in ("engine_log", "request_log"):
         return Classification("engine-log", (_count_file_elements(trace),))
-    return Classification("driver-log", (RecordingCount("steps", _count_logged_steps(trace)),))
+    framework = find_framework(trace.texts("log_values", "name").texts)
+    label = () if framework is None else (RecordingCount("framework", 1, framework.code),)
+    return Classification("driver-log", (RecordingCount("steps", _count_logged_steps(trace)), *label))
 
 
 def _count_logged_steps(trace: Trace) -> int:

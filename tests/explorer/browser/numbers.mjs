@@ -87,7 +87,7 @@ export const readShown = (page) =>
       const text = [...element.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join("");
       if (/\d/.test(text)) texts.push({ place: place(element), tag: element.tagName.toLowerCase(), kind: element.className, id: element.id, text });
     }
-    return { tables, texts };
+    return { tables, texts, notes: document.querySelectorAll("#notes li").length };
   });
 
 /** The tables for readers without scripts, in order: title, headings, rows and notes. */

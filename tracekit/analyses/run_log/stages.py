@@ -24,6 +24,7 @@ from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import format_quantity
 
 RUN_LOG = Table(
     "run_log",
@@ -55,10 +56,10 @@ _REGISTERED = frozenset(name for framework in FRAMEWORKS for name in framework.l
 _USED_NAMES = re.compile(
     r"timing_s/|timing/|timeperf/|time/step_|perf/|train/timing/|fully_async/|separate_async/|training/off_policy/|"
     r"(?:training|validation)/(?:off_policy|filter_groups|rollout_failure)/evicted_samples\Z|"
-    r"global_seqlen/|response_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
+    r"global_seqlen/|(?:prompt|response)_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
     r"num_turns/|rollout/(?:response_len|num_samples)|step_time\Z|queue_wait_time_s|weight_sync_time_s|completions/|"
     r"train/(?:total_num_tokens|global_valid_toks|mean_gen_tokens|max_gen_tokens|step_time|completions/)|"
-    r"timing_per_image_ms/|(?:\w+/)?perf/cpu_memory_used_gb\Z"
+    r"timing_per_image_ms/|(?:\w+/)?perf/(?:cpu_memory_used_gb|max_memory_reserved_gb)\Z"
 )
 
 
@@ -100,7 +101,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
             _make_schedule_sheet(measured, logs),
             _make_setting_sheet(measured, logs),
         ),
-        caveats=lambda: tuple(_list_stage_caveats(logs)),
+        caveats=lambda: tuple(_list_stage_caveats(logs, measured.facts.device_memory)),
     )
 
 
@@ -153,7 +154,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
 
 
 def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
-    """Make the table of the step under other schedules, that differ by 1 % or more."""
+    """Make the table of the step under other schedules: those that differ by 1 % or more, or claim nothing."""
     rows = []
     for steps in logs:
         tail = measure_generation_tail(steps)
@@ -163,11 +164,10 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
             continue
         step_s = float(np.median(steps.step_s[steps.counted.steady]))
         for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1))):
-            change = scheduled.step_s / step_s - 1
-            if abs(change) >= LEAST_CHANGE:
-                rows.append(
-                    (steps.log.run, scheduled.schedule, round(scheduled.step_s * 1e9), change, scheduled.assumption)
-                )
+            change = None if scheduled.step_s is None else scheduled.step_s / step_s - 1
+            if change is None or abs(change) >= LEAST_CHANGE:
+                step_ns = None if scheduled.step_s is None else round(scheduled.step_s * 1e9)
+                rows.append((steps.log.run, scheduled.schedule, step_ns, change, scheduled.assumption))
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
@@ -177,7 +177,7 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
             assumption | assumption
         """),
     )
-    caption = "Bounds from the stages of the log, not a replay. Where generation dominates, overlap was measured to save nothing."
+    caption = "Bounds from the stages of the log, not a replay."
     names = ("run", "schedule", "step_ns", "change_ratio", "assumption")
     return make_sheet("schedules", "The step under other schedules", headings, from_rows(names, rows), caption=caption)
 
@@ -305,9 +305,10 @@ MOST_TREND_P = 0.01
 """Largest probability of a trend by chance."""
 
 
-def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
-    """List the timers that are not added, and logs whose timers exceed their steps."""
+def _list_stage_caveats(logs: tuple[LoggedSteps, ...], device_memory: int | None) -> Iterator[str]:
+    """List the timers that are not added, logs whose timers exceed their steps, and GPU memory near its limits."""
     for steps in logs:
+        yield from _describe_gpu_headroom(steps, device_memory)
         nested = [stage.label for stage in steps.stages if stage.where == "nested"]
         if nested:
             yield f"within other timers, not added: {', '.join(nested)}"
@@ -316,6 +317,39 @@ def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
             yield f"parallel to the step, not added: {', '.join(beside)}"
         if steps.excess_ratio > 0.5:
             yield "the timers of most steps add up to more than the step: some overlap, and shares are too high"
+
+
+LEAST_HEADROOM, MOST_HEADROOM = 0.05, 0.40
+"""Shares of GPU memory never reserved below which it is short, and above which it is unused."""
+
+_RESERVED = re.compile(r"(?:\w+/)?perf/max_memory_reserved_gb")
+
+
+def _describe_gpu_headroom(steps: LoggedSteps, device_memory: int | None) -> Iterator[str]:
+    """Describe GPU memory that is short or unused, by the highest peak of any role and the size that the user gave.
+
+    A peak above the size contains unmapped memory, which says nothing about headroom.
+    """
+    peaks = [np.nanmax(values) for name, values in steps.log.series.items() if _RESERVED.fullmatch(name)]
+    if not peaks or device_memory is None:
+        return
+    peak = float(max(peaks)) * 2**30
+    headroom = 1 - peak / device_memory
+    if not 0 <= headroom < LEAST_HEADROOM and headroom <= MOST_HEADROOM:
+        return
+    present = steps.settings.get("actor_rollout_ref.rollout.gpu_memory_utilization")
+    now = "" if present is None else f" (now {present.value})"
+    key = (
+        f"actor_rollout_ref.rollout.gpu_memory_utilization{now}" if steps.is_verl else "the share of the rollout engine"
+    )
+    what = f"smaller micro-batches or less of {key} avoid an OOM"
+    if headroom > MOST_HEADROOM:
+        what = f"larger micro-batches, or more of {key}, may use it"
+    size, most = format_quantity(device_memory, "bytes"), format_quantity(peak, "bytes")
+    yield (
+        f"GPU memory: PyTorch reserved at most {most} of {size}, {format_quantity(headroom, 'ratio')} is left: {what}; "
+        "other processes on the GPU are not counted"
+    )
 
 
 ANALYSIS = Analysis(

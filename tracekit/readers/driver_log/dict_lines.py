@@ -40,7 +40,7 @@ def parse_python_dict(text: str) -> dict[str, Any] | None:
             for python, plain in _TO_JSON:
                 text = text.replace(python, plain)
             value = json.loads(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return None

@@ -110,10 +110,12 @@ def _drop_value_level(key: str) -> str:
     return f"{first}.{rest}" if rest and "." not in first else key
 
 
-def _read_config_file(path: Path) -> str | None:
-    """Read a configuration file; None if it is absent, too large or not readable."""
+def _read_config_file(folder: Path, name: str) -> str | None:
+    """Read a configuration file; None if it is absent, a link out of its place, too large or not readable."""
+    path = folder / name
     try:
-        if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
+        is_own = path.is_file() and path.resolve() == folder.resolve() / name
+        if not is_own or path.stat().st_size > MAX_CONFIG_BYTES:
             return None
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -124,7 +126,7 @@ def describe_dependencies(path: Path) -> tuple[str, ...] | None:
     """Describe the configuration files next to a log, whose settings are read with it."""
     known = []
     for name in CONFIG_FILES:
-        text = _read_config_file(path.parent / name)
+        text = _read_config_file(path.parent, name)
         if text is not None:
             known.append(f"{name} {sorted(select_known_settings(parse_yaml_settings(text)).items())}")
     return tuple(known)
@@ -135,7 +137,7 @@ def make_settings_table(path: str | os.PathLike[str], printed: Mapping[str, str]
     path = Path(path)
     rows = {key: (value, path.name) for key, value in select_known_settings(printed).items()}
     for name in CONFIG_FILES:
-        text = _read_config_file(path.parent / name)
+        text = _read_config_file(path.parent, name)
         for key, value in select_known_settings(parse_yaml_settings(text or "")).items():
             rows.setdefault(key, (value, name))
     columns = {

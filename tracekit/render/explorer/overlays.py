@@ -1,4 +1,4 @@
-"""The critical path as recorded on the page, and memory: the curve of each device, and the pieces of snapshots."""
+"""Memory on the page: the curve of each device, and the pieces of snapshots."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
-from tracekit.model.inputs.timeline import PathPieces
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.blocks import compress_block, measure_block
-from tracekit.render.explorer.inputs.process_files import list_file_names
-from tracekit.render.explorer.names import PageNames
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess
 from tracekit.render.explorer.report_values import RankTable
 from tracekit.render.explorer.tables import Numbering
 from tracekit.render.explorer.varints import (
     encode_column_parts,
     encode_columns,
-    fold_signs,
     take_differences,
     take_part_differences,
 )
@@ -29,25 +25,6 @@ Ints = npt.NDArray[np.int64]
 
 BYTES_OF_CURVES = 0.05
 """Share of the budget that curves of memory may take."""
-
-
-def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageNames) -> bytes:
-    """Encode the block `critical`; kinds and names get numbers on the page. A piece of an unknown process is on row 0."""
-    places: dict[tuple[str, int | None], tuple[int, int]] = {}
-    for number, row in enumerate(rows.rows):
-        data = row.process.data
-        place = number + 1, row.process.shift_ns - data.base_ns
-        for file in list_file_names(data):
-            places.setdefault((file, data.source.pid), place)
-    on_page = [places.get(key, (0, -rows.begin_ns)) for key in zip(pieces.source, pieces.pid, strict=True)]
-    row_numbers, shift = np.array(on_page, np.int64).reshape(-1, 2).T
-    start = np.array(pieces.ts_ns, np.int64) + shift
-    named = np.array([name is not None for name in pieces.name], np.int64)
-    name = (names.number_texts([name or "" for name in pieces.name]) + 1) * named
-    columns = [row_numbers, start, np.array(pieces.dur_ns, np.int64), names.number_texts(pieces.kind), name]
-    order = np.argsort(start, kind="stable")
-    row_numbers, start, *others = (column[order] for column in columns)
-    return encode_columns([row_numbers, fold_signs(take_differences(start)), *others])
 
 
 def encode_memory_curves(rows: ExplorerRows, late_ns: RankTable, budget_bytes: int) -> tuple[dict[str, bytes], int]:

@@ -76,17 +76,17 @@ def _print_cut(result: CutResult, *, anonymize: bool, verbose: bool) -> None:
     from tracekit.render.escape import make_printable
 
     before, after = (format_quantity(size, "bytes") for size in (result.before_bytes, result.after_bytes))
-    if result.finding is not None:
-        terminal.print_message(f"shows {result.finding.rule}: {make_printable(result.finding.claim)}")
-    terminal.print_message(f"kept {make_printable(result.kept)}")
     listed = result.sources if verbose else result.sources[:_MOST_LISTED]
     more = len(result.sources) - len(listed)
-    text = ", ".join(make_printable(name) for name in listed)
-    terminal.print_message(f"from {text}{f' and {more:,} more' if more else ''}")
+    lines = [
+        *([] if result.finding is None else [f"shows {result.finding.rule}: {make_printable(result.finding.claim)}"]),
+        f"kept {make_printable(result.kept)}",
+        f"from {', '.join(map(make_printable, listed))}{f' and {more:,} more' if more else ''}",
+        f"size {after}, {format_quantity(result.share, 'ratio')} of {before}",
+    ]
     if anonymize:
-        terminal.print_message(
-            f"replaced {result.renamed_count:,} {choose_plural(result.renamed_count, 'name', 'names')}"
-        )
-    terminal.print_message(f"size {after}, {format_quantity(result.share, 'ratio')} of {before}")
+        count = result.renamed_count
+        lines.append(f"replaced {count:,} {choose_plural(count, 'name', 'names')}: read the cut before you publish it")
+    terminal.write_output("".join(f"{line}\n" for line in lines))
     for path in result.files:
         terminal.print_message(f"wrote {path}")

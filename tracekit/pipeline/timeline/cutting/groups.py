@@ -66,7 +66,7 @@ def drop_groups(trace: ScannedTrace, is_kept: Bools, left_out: frozenset[Group])
 
 
 def _mark_classes_and_names(trace: ScannedTrace, classes: AbstractSet[str], names: AbstractSet[str]) -> Bools:
-    """Mark the rows of these classes, and the device ops and operators of these names."""
+    """Mark the rows with one of the classes, and device ops and operators with one of the names."""
     marks = np.array([*(str(value) in names for value in trace.scan.name.values), False], np.bool_)
     marked: Bools = marks[trace.scan.name.codes] & trace.is_of(*DEVICE_OP_KINDS, "op")
     return marked | trace.is_of(*classes)

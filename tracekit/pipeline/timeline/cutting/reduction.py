@@ -16,7 +16,7 @@ def leave_out_groups(
     most_tries: int,
     is_enough: Callable[[], bool] = bool,
 ) -> tuple[frozenset[Group], int]:
-    """Find groups to leave out so that `is_shown` stays true: tries each block, and halves of a block that is needed.
+    """Find groups to leave out while `is_shown` stays true: tries each block, and halves of a block that is needed.
 
     Stops when `is_enough` is true. Returns the groups, with those that are left out `already`, and the number of tries.
 

@@ -64,7 +64,7 @@ class CutResult:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One cut to try: sources with their windows, the level of detail, the estimated number of rows, and what to leave out."""
+    """One cut to try: sources with their windows, the level of detail, the estimated number of rows, and the groups to leave out."""
 
     sources: tuple[Source, ...]
     window: CutWindow
@@ -84,7 +84,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A cut that shows the finding: the finding in it, its size in bytes, and what it leaves out."""
+    """A cut that shows the finding: the finding in it, its size in bytes, and the groups it leaves out."""
 
     finding: Finding
     size: int

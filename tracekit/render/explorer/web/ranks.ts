@@ -23,8 +23,8 @@ export function makeRanks(page: Page): () => Parts {
     const [first] = worst;
     const late = head.rows[first]?.late;
     const beyond = first === undefined ? 0 : data.getBeyond(first);
-    const facts = [beyond > 0 && `${data.nameRow(first)} computes ${formatTime(beyond)} per step more than the median`, late && `the others wait ${formatTime(late)} per step for ${beyond > 0 ? "it" : data.nameRow(first)}`].filter(Boolean);
-    const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : facts.length ? `${capitalize(facts.join("; "))}.` : "No rank computes more than the median.";
+    const facts = [beyond > 0 && `${data.nameRow(first)} works ${formatTime(beyond)} per step longer than the median`, late && `the others wait ${formatTime(late)} per step for ${beyond > 0 ? "it" : data.nameRow(first)}`].filter(Boolean);
+    const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : facts.length ? `${capitalize(facts.join("; "))}.` : "No rank works longer than the median.";
     let measure = 0;
     const canvas = make("canvas", "heat");
     canvas.setAttribute("role", "img");
