@@ -477,7 +477,7 @@ def test_a_record_of_length_zero_and_one_without_values(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "are_copies"), [(0.0, True), (0.0004, True), (2.0, False)])
-def test_copies_of_one_run_count_once_and_are_checked(tmp_path, change, are_copies):
+def test_copies_count_once_and_logs_with_other_values_are_runs_of_their_own(tmp_path, change, are_copies):
     steps = {step: values | {"perf/total_num_tokens": 1000.0} for step, values in STEPS.items()}
     copy = {step: {name: value + change for name, value in values.items()} for step, values in STEPS.items()}
     put(
@@ -490,8 +490,8 @@ def test_copies_of_one_run_count_once_and_are_checked(tmp_path, change, are_copi
     caveats = " ".join(
         caveat for section in report.sections if section.id == "driver-log" for caveat in section.caveats
     )
-    assert "1 more logs" in caveats
-    assert ("not copies" in caveats) is not are_copies
+    assert ("1 more log file of the same run was not used" in caveats) is are_copies
+    assert len({run for run, _ in report.contents}) == (1 if are_copies else 2)
 
 
 def test_trackers_are_compared_as_logs(tmp_path):

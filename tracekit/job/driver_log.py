@@ -15,6 +15,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
 from tracekit.model.tables.frame import Frame, max_of, texts
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements, derive_once
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
@@ -97,6 +98,17 @@ def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():
         by_run[of_run.values("run")[0]] = _make_driver_log(*join_log_parts(of_run))
     return by_run
+
+
+def describe_unused_logs(measured: Measurements) -> list[str]:
+    """Describe the log files that do not count: copies, and files whose values no other file has; [] without any."""
+    used = frozenset[str]().union(*(log.sources for log in map_run_driver_logs(measured).values()))
+    unused = set(measured.frame("logged").distinct("source").values("source")) - used - {None}
+    if not unused:
+        return []
+    files, runs = choose_plural(len(unused), "log file"), choose_plural(len(unused), "the same run", "the same runs")
+    verb = choose_plural(len(unused), "was", "were")
+    return [f"{len(unused)} more {files} of {runs} {verb} not used"]
 
 
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
