@@ -4,22 +4,24 @@ import gzip
 import json
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import nsys_builder
 import numpy as np
 import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import REAL
 
 import tracekit
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.timeline.cutting.chrome import scan_for_cut
+from tracekit.pipeline.timeline.cutting.chrome import scan_for_cut, write_cut_pieces
 from tracekit.pipeline.timeline.cutting.groups import drop_groups
 from tracekit.pipeline.timeline.cutting.names import Placeholders
+from tracekit.pipeline.timeline.cutting.nsys import write_cut_export
 from tracekit.pipeline.timeline.cutting.reduction import leave_out_groups
 from tracekit.pipeline.timeline.cutting.search import cut_profile
 from tracekit.pipeline.timeline.cutting.vocabulary import is_public_name
@@ -274,6 +276,118 @@ def test_a_range_needs_a_folder_for_several_ranks(tmp_path):
     assert [trace.source.rank for trace in tracekit.load_all(tmp_path / "out")] == [0, 1]
 
 
+def list_text_places(value, path=()):
+    """Paths of all texts and keys of a document; a key has None behind it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key, None)
+            yield from list_text_places(inner, (*path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from list_text_places(inner, (*path, number))
+    elif isinstance(value, str):
+        yield path
+
+
+def plant(document, path, change):
+    """Change the text or key at a path."""
+    is_key = path[-1] is None
+    *outer, last = path[:-1] if is_key else path
+    for part in outer:
+        document = document[part]
+    if is_key:
+        document[change(last)] = document.pop(last)
+    else:
+        document[last] = change(document[last])
+
+
+SECRET_FORMS = ("{0}", "{1}{0}", "{0}{1}", "{1} {0}", "{1}/{0}.py", "{1}::{0}")
+secrets = st.from_regex(r"[QZqz]q[a-zA-Z]{4,12}", fullmatch=True)
+
+
+def make_document_with_texts_everywhere(path):
+    """A trace with texts in every field of rows and of the head that Kineto writes."""
+    document = json.loads(write_private(path).read_bytes())
+    document |= {
+        "schemaVersion": 1, "displayTimeUnit": "ms", "trace_id": "A1B2", "traceName": "/home/secret/trace.json",
+        "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "host": "node7"}],
+        "distributedInfo": {
+            "backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.21.5",
+            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "ranks": [0, 1], "pg_size": 2}],
+        },
+    }  # fmt: skip
+    document["traceEvents"] += [
+        {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32", "pid": 0, "tid": "stream 7", "ts": 1300, "dur": 5,
+         "args": {"device": 0, "stream": 7, "correlation": 77, "Collective name": "allreduce", "dtype": "BFloat16",
+                  "Process Group Name": "0", "Process Group Description": "default_pg", "Process Group Ranks": "[0, 1]",
+                  "kernel_file": "/tmp/x.py", "kernel_kwargs": "BLOCK=3", "grid": [1, 2, 3], "custom": {"deep": ["text"]}}},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 100, "tid": 100, "ts": 1310, "dur": 5,
+         "args": {"Input type": ["float", "Scalar"], "Input Dims": [[1], []], "Concrete Inputs": ["", "sum"], "Module Hierarchy": "Net"}},
+        {"ph": "s", "id": "0x1", "pid": 100, "tid": 100, "ts": 1310, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        {"ph": "i", "s": "t", "name": "Record Window End", "pid": "Traces", "tid": "Trace PyTorch Profiler", "ts": 1500},
+        {"ph": "C", "name": "GPU memory", "pid": 0, "tid": 0, "ts": 1500, "args": {"bytes": 5, "label": "text"}},
+    ]  # fmt: skip
+    return document
+
+
+def anonymize_whole(path):
+    """The text of an anonymized cut with every row of a trace."""
+    trace = scan_for_cut(path)
+    kept = np.ones(len(trace), np.bool_)
+    return "".join(write_cut_pieces(trace, kept, (-(2**61), 2**61), "full", (), Placeholders()))
+
+
+def test_a_secret_in_any_text_of_a_trace_does_not_survive(tmp_path):
+    plain = make_document_with_texts_everywhere(tmp_path)
+    places = list(list_text_places(plain))
+    assert len(places) > 300
+
+    @given(place=st.sampled_from(places), form=st.sampled_from(SECRET_FORMS), secret=secrets)
+    @settings(max_examples=300, deadline=None)
+    def check(place, form, secret):
+        document = json.loads(json.dumps(plain))
+        plant(document, place, lambda text: form.format(secret, text))
+        (tmp_path / "planted.json").write_text(json.dumps(document))
+        try:
+            text = anonymize_whole(tmp_path / "planted.json")
+        except TracekitError:
+            return  # Without its array of events, or with a text for a time, it is not a trace.
+        assert secret.lower() not in text.lower()
+
+    check()
+
+
+def check_chrome_format(document):
+    """Check the rules of the Chrome trace format that viewers rely on."""
+    ends = {"s": set(), "f": set()}
+    for row in document["traceEvents"]:
+        assert isinstance(row["name"], str)
+        assert isinstance(row["pid"], int | str)
+        assert row["ph"] in set("XBEiIsftCM")
+        if row["ph"] != "M":
+            assert isinstance(row["ts"], int | float)
+        if row["ph"] == "X":
+            assert row["dur"] >= 0
+        if row["ph"] in ends:
+            ends[row["ph"]].add((row["cat"], row["id"]))
+    assert ends["s"] == ends["f"]
+
+
+@pytest.mark.parametrize("asked", ["step 2", "0:1s", "1100us:1450us", "5us:35us"])
+@pytest.mark.parametrize("anonymize", [False, True])
+def test_a_cut_is_a_valid_chrome_trace(tmp_path, asked, anonymize):
+    _, rows = read_rows(write_private(tmp_path))
+    flow = {"cat": "ac2g", "name": "ac2g", "pid": 100, "tid": 100}
+    for number, (begin, end) in enumerate(((1010, 1030), (1020, 1800), (2100, 2110), (1900, 2300))):
+        rows += [flow | {"ph": "s", "id": number, "ts": begin}, flow | {"ph": "f", "bp": "e", "id": number, "ts": end}]
+    path = write(tmp_path / "flows.json", rows, rank=0, world_size=1)
+    cut_profile(path, tmp_path / "out.json", time_range=parse_time_range(asked), anonymize=anonymize, options=QUICK)
+    check_chrome_format(read_rows(tmp_path / "out.json")[0])
+    flows = {row["id"] for row in read_rows(tmp_path / "out.json")[1] if row["ph"] == "s"}
+    if not anonymize:
+        assert flows == {"step 2": {2}, "0:1s": {0, 1, 2, 3}, "1100us:1450us": {2}, "5us:35us": {0}}[asked]
+
+
 # Reduction
 
 
@@ -378,6 +492,40 @@ def test_no_name_of_the_user_is_left_in_an_export(tmp_path):
     trace = tracekit.load(target)
     assert trace["device_ops"]["name"].tolist() == ["kernel_1", "ncclDevKernel_AllReduce_Sum"] * 2
     assert {"update_actor", "annotation_1"} <= set(trace["host_ops"]["name"])
+
+
+def test_a_secret_in_any_text_of_an_export_does_not_survive(tmp_path):
+    plain = write_private_export(tmp_path / "plain.sqlite")
+    tables = [name for (name,) in read_table(plain, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    places = []
+    for table in tables:
+        for _, column, kind, *_ in read_table(plain, f"PRAGMA table_info('{table}')"):
+            texts = read_table(plain, f'SELECT rowid FROM "{table}" WHERE typeof("{column}") = \'text\'')
+            places += [(table, column, rowid) for (rowid,) in texts]
+            if "TEXT" in kind.upper() and not texts:
+                places.append((table, column, None))
+    assert {"StringIds", "PROCESSES", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV"} <= {table for table, *_ in places}
+
+    @given(place=st.sampled_from(places), form=st.sampled_from(SECRET_FORMS), secret=secrets)
+    @settings(max_examples=150, deadline=None)
+    def check(place, form, secret):
+        table, column, rowid = place
+        planted, target = tmp_path / "planted.sqlite", tmp_path / "anonymous.sqlite"
+        planted.write_bytes(plain.read_bytes())
+        with closing(sqlite3.connect(planted)) as connection:
+            where = "" if rowid is None else f"WHERE rowid = {rowid}"
+            old = connection.execute(f'SELECT "{column}" FROM "{table}" {where}').fetchone()
+            connection.execute(
+                f'UPDATE "{table}" SET "{column}" = ? {where}', [form.format(secret, (old and old[0]) or "")]
+            )
+            connection.commit()
+        try:
+            write_cut_export(planted, target, 0, 2**62, "full", Placeholders())
+        except TracekitError:
+            return  # The facts of the export itself, such as its version, must be readable.
+        assert secret.lower().encode() not in target.read_bytes().lower()
+
+    check()
 
 
 # Real profiles

@@ -8,7 +8,9 @@ from dataclasses import field, replace
 from itertools import chain
 from typing import Any
 
+from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples, map_engine_settings
+from tracekit.job.run_log.disagreement import describe_step_disagreement
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
@@ -99,7 +101,11 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
         tuple(_list_sound_measurements(inputs)),
         any("SIMULATED DATA" in part.report.identity for part in inputs),
         every_step=recorded.get((STEP_TIME, None, None)),
-        notes=(*_list_input_notes(name, inputs), *describe_run_copies(name, copies)),
+        notes=(
+            *_list_input_notes(name, inputs),
+            *describe_run_copies(name, copies),
+            *_list_log_disagreements(name, inputs, renamed, recorded),
+        ),
         errors=tuple(dict.fromkeys(chain.from_iterable(_list_input_errors(measured) for measured in inputs))),
         contents={run: digests for run, digests in contents.items() if run not in copies},
         spans=tuple(span for span in _collect_run_spans(inputs, renamed) if span[0] not in copies),
@@ -160,6 +166,28 @@ def _list_input_notes(name: str, inputs: Iterable[ComparedInput]) -> Iterator[st
         yield from _describe_unread_sources(name, part)
         yield from _describe_omitted_values(name, part)
         yield from _describe_excluded_start_up(name, part)
+
+
+def _list_log_disagreements(
+    name: str,
+    inputs: Sequence[ComparedInput],
+    renamed: Sequence[Mapping[str, str]],
+    recorded: Mapping[Key, MetricSamples],
+) -> Iterator[str]:
+    """List where the profile and the log of one run have different times for the same steps."""
+    metric = recorded.get((STEP_TIME, None, None))
+    if metric is None:
+        return
+    by_run: dict[str, dict[int, float]] = {}
+    for run, steps, values in zip(metric.runs, metric.steps, metric.values, strict=True):
+        numbered = zip(steps, values, strict=True)
+        by_run[run] = {number: value for (_, number, _), value in numbered if number is not None}
+    for part, names in zip(inputs, renamed, strict=True):
+        logs = map_run_driver_logs(part.measured) if part.measured is not None and part.measured.has("logged") else {}
+        for run, log in logs.items():
+            text = describe_step_disagreement(by_run.get(names.get(str(run), str(run)), {}), log.step_ns)
+            if text:
+                yield f"{name}: {text}"
 
 
 def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]:

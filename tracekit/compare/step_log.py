@@ -31,6 +31,7 @@ from tracekit.compare.sides import (
 from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples
 from tracekit.job.frames import divide_or_none
+from tracekit.job.run_log.settings import find_log_settings, list_profiled_steps
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
@@ -85,7 +86,10 @@ def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[St
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         logged = measured.frame("logged")
-        profiled = _find_profiled_steps(logged.filter(logged.equals("source", log.source)))
+        settings = find_log_settings(measured, run, log.source)
+        profiled = _find_profiled_steps(
+            logged.filter(logged.is_in("source", tuple(log.sources)))
+        ) | list_profiled_steps(settings)
         content = _find_log_digest(measured, log.source)
         of_run = {
             key[0]: dict(zip(metric.runs, metric.values, strict=True)).get(str(run), ())

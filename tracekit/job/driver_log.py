@@ -90,10 +90,14 @@ class RunDriverLog:
         return dict(zip(of_stage.values("step"), of_stage.values("dur_ns"), strict=True))
 
 
+_READ_COLUMNS = ("source", "part", "step", "name", "value", "dur_ns")
+
+
 @derive_once
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     """Map every run to its log (None: the run without a name); files of a restarted run are joined."""
-    logged = measured.frame("logged")
+    # Each filter below copies the columns that it keeps.
+    logged = measured.frame("logged").select("run", *_READ_COLUMNS)
     by_run: dict[Any, RunDriverLog] = {}
     for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():
         by_run[of_run.values("run")[0]] = _make_driver_log(*join_log_parts(of_run))
@@ -114,7 +118,7 @@ def describe_unused_logs(measured: Measurements) -> list[str]:
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
     sources = frozenset(logged.distinct("source").values("source"))
-    logged = _select_last_parts(logged)
+    logged = _select_last_parts(logged.select("part", *_READ_COLUMNS[2:]))
     by_name = logged.group_by("name")
     stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
@@ -135,6 +139,8 @@ def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
 
 def _select_last_parts(logged: Frame) -> Frame:
     """Select the rows of the last part that has each step."""
+    if not logged.integers("part").any():
+        return logged
     by_step = logged.group_by("step")
     last = by_step.agg(part=max_of("part"))["part"]
     return logged.filter(logged["part"] == last[by_step.number])
@@ -142,9 +148,9 @@ def _select_last_parts(logged: Frame) -> Frame:
 
 def _map_first_logged_name(logged: Frame, names: tuple[str, ...], column: str) -> dict[int, Any]:
     """Find the first of these names that the log has, and map step numbers to its last value in the step."""
-    known = logged.filter(~logged.is_missing(column)).sort("step")
-    for name in names:
-        named = known.filter(known.equals("name", name))
+    known = set(logged.distinct("name").values("name"))
+    for name in filter(known.__contains__, names):
+        named = logged.filter(logged.equals("name", name) & ~logged.is_missing(column)).sort("step")
         if len(named):
             return dict(zip(named.values("step"), named.values(column), strict=True))
     return {}

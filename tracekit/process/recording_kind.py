@@ -12,14 +12,17 @@ import numpy.typing as npt
 from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN, Classification, RecordingCount
 from tracekit.model.recording.rl_frameworks import find_framework, list_step_keys
+from tracekit.model.recording.rl_settings import parse_profiled_steps
 from tracekit.model.tables.arrays import fill_missing, mask_value
 from tracekit.model.trace import Trace
+from tracekit.model.units import format_ranges
 from tracekit.process.calls.nesting import measure_exclusive_host_times
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
 READS = (
     *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
     "log_values",
+    "log_settings",
     "engine_log",
     "engine_requests",
 )
@@ -223,6 +226,15 @@ def _sum_device_segments(trace: Trace, column: str) -> int:
     return int(fill_missing(trace.nullable("memory_segments", column))[on_device].sum())
 
 
+def _map_settings(trace: Trace) -> Mapping[str, str]:
+    """Map the settings of a run to their values."""
+    if not trace.has("log_settings"):
+        return {}
+    keys, values = (trace.texts("log_settings", name) for name in ("key", "value"))
+    pairs = zip(keys.codes.tolist(), values.codes.tolist(), strict=True)
+    return {keys.texts[key]: values.texts[value] for key, value in pairs}
+
+
 def _classify_log(trace: Trace) -> Classification:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
@@ -231,7 +243,9 @@ def _classify_log(trace: Trace) -> Classification:
         return Classification("engine-log", (_count_file_elements(trace),))
     framework = find_framework(trace.texts("log_values", "name").texts)
     label = () if framework is None else (RecordingCount("framework", 1, framework.code),)
-    return Classification("driver-log", (RecordingCount("steps", _count_logged_steps(trace)), *label))
+    profiled = parse_profiled_steps(_map_settings(trace))
+    recorded = (RecordingCount("profiled", 1, format_ranges(profiled)),) if profiled else ()
+    return Classification("driver-log", (RecordingCount("steps", _count_logged_steps(trace)), *label, *recorded))
 
 
 def _count_logged_steps(trace: Trace) -> int:

@@ -10,7 +10,7 @@ import { prepareWritten, readTable } from "./written.mjs";
 
 const { formatTime, formatShare, formatCount, formatBytes, shortenName } = await load("format");
 /** Least numbers that are compared on each page. */
-const LEAST = { one: 800, two: 900, many: 2_500, nsys: 230, verl: 700, snapshot: 100, log: 80 };
+const LEAST = { one: 800, two: 900, many: 2_500, nsys: 230, verl: 1_600, snapshot: 100, log: 80 };
 prepareWritten(...Object.keys(LEAST));
 
 const sum = (list, get = (one) => one) => list.reduce((total, one) => total + get(one), 0);
@@ -43,7 +43,7 @@ const readExact = (page) =>
       const range = data.ranges[data.sums.occurrence[i]];
       return { row, step: data.rows[row].steps[data.sums.step[i]]?.number ?? null, stage: data.nameStage(range ? range.name : -1), name: data.names[data.sums.name[i]], kind: data.sums.kind[i], count: data.sums.count[i], ns };
     });
-    const rows = data.rows.map(({ steps, ranges }, i) => ({ ...data.head.rows[i], name: data.nameRow(i), steps, ranges: ranges[0].map((range) => ({ ...range, text: data.names[range.name] })) }));
+    const rows = data.rows.map(({ steps, ranges, cells }, i) => ({ ...data.head.rows[i], first: Math.min(...cells.map(({ start }) => start)), last: Math.max(...cells.map(({ end }) => end)), name: data.nameRow(i), label: data.labelRow?.(i) ?? data.nameRow(i), steps, ranges: ranges[0].map((range) => ({ ...range, text: data.names[range.name] })) }));
     const segments = Array.from(data.gaps?.row ?? [], (row, i) => {
       let at = data.gaps.start[i];
       return Array.from({ length: data.gaps.first[i + 1] - data.gaps.first[i] }, (_, k) => {
@@ -165,6 +165,44 @@ function checkSteps(ledger, exact, getValue) {
     }
 }
 
+/** Idle time by cause is the report's: of GPUs from the first to the last op, of hosts without one in the steps. */
+function checkCauses(ledger, exact, file) {
+  const getShare = (rows, cause) => sum(rows, (row) => row.window_ns * (row[cause] ?? 0));
+  const ofGpus = tableOf(file, "idle", "idle_causes")?.filter(({ stage }) => stage === "(first to last device op)");
+  const [, dropped] = exact.head.dropped_gaps;
+  if (ofGpus?.length)
+    for (const cause of Object.keys(ofGpus[0]).filter((name) => exact.head.causes.some(([key]) => key === name))) {
+      const ns = sum(exact.segments.filter((segment) => segment.cause === cause), (segment) => Math.max(0, Math.min(segment.start + segment.ns, exact.rows[segment.row].last) - Math.max(segment.start, exact.rows[segment.row].first)));
+      const missing = getShare(ofGpus, cause) - ns;
+      ledger.equal("idle causes", missing > -1 && missing < dropped + 1, true, `${cause}: ${ns}, ${missing} more in the report`);
+    }
+  const ofHosts = tableOf(file, "cpu", "cpu_time");
+  for (const [cause, column] of ofHosts ? [["host_silent", "silent"], ["host_none", "between"], ["host_code", "python"]] : []) {
+    const parts = exact.segments.filter((segment) => segment.cause === cause);
+    const ns = sum(parts, (part) => sum(exact.rows[part.row].steps, ({ start, end }) => Math.max(0, Math.min(end, part.start + part.ns) - Math.max(start, part.start))));
+    ledger.equal("idle causes", Math.abs(ns - getShare(ofHosts, column)) < 1, true, `${cause}: ${ns}`);
+  }
+  if (ofHosts) {
+    const rows = exact.rows.filter((_, i) => exact.gaps.some(({ row }) => row === i));
+    ledger.equal("idle causes", sum(rows, ({ steps }) => sum(steps, ({ start, end }) => end - start)), sum(ofHosts, ({ window_ns }) => window_ns));
+  }
+}
+
+/** Of hosts without a GPU, the rows have outermost ops alone: the same as the report where an op is never inside another. */
+function checkOperators(ledger, exact, file) {
+  const operators = tableOf(file, "operators", "operators_by_host_time");
+  const byName = group(exact.whole, ({ name }) => name);
+  for (const { name, count, total_ns: ns } of operators) {
+    const own = byName.has(name) ? addUp(byName.get(name)) : { count: 0, ns: 0 };
+    if (own.count === count) ledger.equal("operators", own.ns, ns, name);
+    else ledger.equal("operators", own.count < count && own.ns <= ns, true, name);
+  }
+  for (const [op, list] of group(tableOf(file, "communication", "collectives"), (line) => line.op)) {
+    const own = [...byName].filter(([name]) => name === `gloo:${op}`).flatMap(([, of]) => of);
+    if (own.length) ledger.equal("operators", addUp(own), { ns: sum(list, ({ dur_ns }) => dur_ns), count: sum(list, ({ count }) => count) }, op);
+  }
+}
+
 // Tabs
 
 async function openTab(page, id) {
@@ -242,7 +280,7 @@ async function checkRanks(ledger, page, exact, report, file) {
   const waits = tableOf(file, "stragglers", "waits") ?? [];
   const work = tableOf(file, "stragglers", "ranks") ?? [];
   const isOf = (row) => (line) => (line.late_rank ?? line.rank) === row.rank && (line.role === undefined || line.role === row.role);
-  const rows = new Map(exact.rows.map((row) => [row.name, row]));
+  const rows = new Map(exact.rows.map((row) => [row.label, row]));
   const mean = (list, get) => sum(list, get) / Math.max(1, list.length);
   const table = shown.tables.find(({ label }) => label === "Ranks");
   for (const line of table.rows) {
@@ -257,8 +295,9 @@ async function checkRanks(ledger, page, exact, report, file) {
     ledger.add("ranks", 4);
   }
   checkTexts(ledger, shown, report, exact, [rows.size, group(exact.work, ({ id, kind }) => `${id},${kind}`).size]);
-  const largest = (get) => Math.max(...exact.rows.map((row) => get(row) ?? 0));
-  ledger.some("ranks", textOf(shown, "panel-ranks", "answer")[0] ?? "", exact.rows.flatMap(({ name }) => [name, name[0].toUpperCase() + name.slice(1)]), [largest((row) => work.find(isOf(row))?.beyond_ns), ...exact.rows.map((row) => sum(waits.filter(isOf(row)), ({ each_ns }) => each_ns))]);
+  const names = exact.rows.flatMap(({ name, label }) => [name, label].flatMap((text) => [text, text[0].toUpperCase() + text.slice(1)]));
+  const times = exact.rows.flatMap((row) => [work.find(isOf(row))?.beyond_ns ?? NaN, sum(waits.filter(isOf(row)), ({ each_ns }) => each_ns)]);
+  ledger.some("ranks", textOf(shown, "panel-ranks", "answer")[0] ?? "", names, times);
 }
 
 /** The level of an icicle that screen readers get: the whole, then the largest parts. */
@@ -275,7 +314,7 @@ function checkLevel(ledger, shown, place, lists, format) {
 
 /** Every other text with a digit has a source; one that has none fails. */
 function checkTexts(ledger, shown, report, exact, lengths) {
-  const rows = exact.rows.map(({ name }) => name);
+  const rows = exact.rows.flatMap(({ name, label }) => [name, label]);
   const { strings } = listLeaves(report);
   const bounded = report.headline.filter(({ low }) => low !== null);
   const silent = report.sections.filter(({ status }) => status !== "ok");
@@ -449,6 +488,8 @@ for (const name of Object.keys(LEAST))
       checkAnswer(ledger, await page.textContent("h1"), report, file);
       if (exact.rows.length && name !== "log") {
         checkWhole(ledger, exact, file);
+        checkCauses(ledger, exact, file);
+        if (exact.rows[0].kind === "thread") checkOperators(ledger, exact, file);
         if (exact.rows[0].kind === "device" && readValues(report)) checkSteps(ledger, exact, readValues(report));
         await checkTop(ledger, page, exact);
         await checkTime(ledger, page, exact, report, file);

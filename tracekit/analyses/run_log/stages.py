@@ -22,9 +22,10 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, choose_narrowest, select_rows
 from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.tables.frame import Frame, from_rows
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import format_quantity
+from tracekit.model.units import format_quantity, format_ranges
 
 RUN_LOG = Table(
     "run_log",
@@ -72,7 +73,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     rows = np.flatnonzero(is_used[names.codes])[-MOST_VALUES:]
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     return {
-        **_select_settings(trace),
+        **_copy_logged_settings(trace),
         "run_log": {
             "part": trace.numbers("log_values", "part")[rows],
             "step": select_rows(trace.nullable("log_values", "step"), rows),
@@ -82,8 +83,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _select_settings(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Select the settings of the run; no table without any."""
+def _copy_logged_settings(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Copy the settings of the run; no table without any."""
     if not trace.row_count("log_settings"):
         return {}
     return {"run_settings": {name: trace.texts("log_settings", name) for name in ("key", "value", "origin")}}
@@ -201,8 +202,16 @@ def _make_setting_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -
 
 def _describe_counted_steps(steps: LoggedSteps) -> str:
     """Describe the steps behind the table."""
-    count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
-    return f"Mean of {count:,} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
+    counted, profiled = steps.counted.counted, steps.counted.profiled
+    count, first = int(counted.sum()), int((~counted & ~profiled).sum())
+    left_out = [f"the first {first:,}"] if first else []
+    if profiled.any():
+        numbers = format_ranges(steps.log.step[profiled].tolist())
+        left_out.append(f"profiled {choose_plural(int(profiled.sum()), 'step')} {numbers}")
+    without = f" without {' and '.join(left_out)}" if left_out else ""
+    return (
+        f"Mean of {count:,} {choose_plural(count, 'step')}{without}. Stages are disjoint and add up to the first row."
+    )
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
@@ -242,8 +251,19 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
         None,
         hours,
         steps.compute_price(hours),
-        "",
+        _describe_longest_gap(steps),
     )
+
+
+def _describe_longest_gap(steps: LoggedSteps) -> str:
+    """Describe where most of the time in no timer is, if one of the counted steps has more than half of it."""
+    counted = steps.counted.counted
+    residual = np.where(counted, steps.residual_s, 0.0)
+    longest = int(np.argmax(residual))
+    share = residual[longest] / residual.sum() if residual.sum() > 0 else 0.0
+    if counted.sum() < 2 or share <= 0.5:
+        return ""
+    return f"{format_quantity(float(share), 'ratio')} of it in step {steps.log.step[longest]}"
 
 
 def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:

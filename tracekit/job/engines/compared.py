@@ -71,7 +71,7 @@ def _drop_scrapes(records: Sequence[EngineRecord]) -> Sequence[EngineRecord]:
 
 def _sample_run(records: Sequence[EngineRecord]) -> dict[str, tuple[float, ...]]:
     """Sample the metrics of one run in windows."""
-    places, count, seconds = _number_windows(records)
+    places, count, seconds = _place_engine_samples(records)
     busy = np.zeros(count, np.bool_)
     for record, place in zip(records, places, strict=True):
         busy[place[record.is_busy & record.has_state]] = True
@@ -87,7 +87,7 @@ def _sample_run(records: Sequence[EngineRecord]) -> dict[str, tuple[float, ...]]
     return found
 
 
-def _number_windows(records: Sequence[EngineRecord]) -> tuple[list[Places], int, float | None]:
+def _place_engine_samples(records: Sequence[EngineRecord]) -> tuple[list[Places], int, float | None]:
     """Number the window of each sample: (by engine, count of windows, their length; None without times)."""
     starts = [record.start_ns for record in records if record.start_ns is not None]
     times = [

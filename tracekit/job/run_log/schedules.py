@@ -61,7 +61,7 @@ def predict_schedules(steps: LoggedSteps, tail_ratio: float) -> Iterator[Schedul
         yield ScheduledStep("weight sync in the background", times.step_s - sync_s, assumption)
 
 
-ONE_STEP_OFF, FULLY_ASYNC = "one step off, on separate GPUs", "fully async, on separate GPUs"
+_ONE_STEP_POOLS, _ASYNC_POOLS = "one step off, on separate GPUs", "fully async, on separate GPUs"
 
 
 def _predict_overlap(times: _StageTimes, gpus: int | None) -> Iterator[ScheduledStep]:
@@ -69,8 +69,8 @@ def _predict_overlap(times: _StageTimes, gpus: int | None) -> Iterator[Scheduled
     share = times.gen_s / times.step_s
     if share >= MOST_GENERATION:
         reason = f"no claim: generation is {format_quantity(share, 'ratio')} of the step, and where it dominates, overlap was measured to save nothing"
-        yield ScheduledStep(ONE_STEP_OFF, None, reason)
-        yield ScheduledStep(FULLY_ASYNC, None, reason)
+        yield ScheduledStep(_ONE_STEP_POOLS, None, reason)
+        yield ScheduledStep(_ASYNC_POOLS, None, reason)
         return
     if gpus is None or gpus < 2:
         return
@@ -78,12 +78,12 @@ def _predict_overlap(times: _StageTimes, gpus: int | None) -> Iterator[Scheduled
     split = f"{rollout} of {gpus} GPUs generate while the others train; work scales with GPUs"
     tail = format_quantity(times.tail_ratio, "ratio")
     yield ScheduledStep(
-        ONE_STEP_OFF, step_s, f"{split}, and the tail of generation ({tail}) takes as long on any number"
+        _ONE_STEP_POOLS, step_s, f"{split}, and the tail of generation ({tail}) takes as long on any number"
     )
     step_s, rollout = split_pools(times.gen_s * (1 - times.tail_ratio), times.train_s, 0.0, gpus)
     split = f"{rollout} of {gpus} GPUs generate while the others train; work scales with GPUs"
     yield ScheduledStep(
-        FULLY_ASYNC, step_s, f"{split}, and the tail ({tail}) of a batch is hidden by the next; samples are older"
+        _ASYNC_POOLS, step_s, f"{split}, and the tail ({tail}) of a batch is hidden by the next; samples are older"
     )
 
 

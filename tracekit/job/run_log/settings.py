@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+from tracekit.model.recording.rl_settings import parse_profiled_steps
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements, derive_once
 from tracekit.model.units import format_quantity
@@ -56,6 +57,11 @@ def find_log_settings(measured: Measurements, run: str | None, source: str) -> M
         if of_run == run:
             found = {**settings, **found}
     return found
+
+
+def list_profiled_steps(settings: Mapping[str, Setting]) -> frozenset[int]:
+    """List the numbers of the steps that a profiler was set to record."""
+    return parse_profiled_steps({key: setting.value for key, setting in settings.items()})
 
 
 def describe_proposals(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
 from math import gcd
 from typing import Literal
@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tracekit.job.run_log.counted_steps import SteadySteps, choose_counted_steps
-from tracekit.job.run_log.settings import Setting, find_log_settings
+from tracekit.job.run_log.settings import Setting, find_log_settings, list_profiled_steps
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs, name_logged_stage
 from tracekit.model.recording.rl_frameworks import StageTimer
@@ -123,15 +123,18 @@ def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
     price = measured.facts.gpu_hour_price
     made = []
     for log in map_run_logs(measured).values():
-        steps = resolve_logged_stages(log)
+        settings = find_log_settings(measured, log.run, log.source)
+        steps = resolve_logged_stages(log, list_profiled_steps(settings))
         if steps is not None:
-            settings = find_log_settings(measured, log.run, log.source)
             made.append(replace(steps, price=price, settings=settings))
     return tuple(made)
 
 
-def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:
-    """Resolve the timers of a log into disjoint stages; None if the log has no time of a step."""
+def resolve_logged_stages(log: RunLog, profiled_steps: Collection[int] = ()) -> LoggedSteps | None:
+    """Resolve the timers of a log into disjoint stages; None if the log has no time of a step.
+
+    `profiled_steps` are the numbers of steps that a profiler was set to record.
+    """
     log = _select_timed_rows(log)
     mode = find_trainer_mode(log)
     stages = tuple(_list_logged_timers(log, mode))
@@ -150,7 +153,7 @@ def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:
         log,
         mode,
         count_trainer_gpus(log),
-        choose_counted_steps(log),
+        choose_counted_steps(log, profiled_steps),
         step_s,
         step_s + outside_s,
         step_s - inside_s,

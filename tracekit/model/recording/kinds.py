@@ -147,6 +147,7 @@ _PROFILING = Remedy(
     "profile some steps too; in verl",
     "global_profiler.tool=torch 'global_profiler.steps=[2,4]' global_profiler.save_path=outputs/profile",
 )
+_PROFILES = Remedy("give the profiles as well: the directory of both", "tracekit analyze DIR")
 _PROFILING_NEMO_RL = Remedy(
     "profile some steps too; in NeMo-RL",
     "NRL_NSYS_PROFILE_STEP_RANGE=3:5 NRL_NSYS_WORKER_PATTERNS='*policy*,*vllm*'",
@@ -295,12 +296,16 @@ def _describe_memory_timeline(group: RecordingGroup) -> str:
 def _describe_driver_log(group: RecordingGroup) -> str:
     steps = group.count("steps")
     detail = f": {_format_count(steps, 'step')}, no profile" if steps else ", no profile"
-    return f"Only the driver's log was given{detail}{group.share}."
+    profiled = group.listed("profiled", with_counts=False)
+    known = f" By its configuration, a profiler recorded steps {profiled}." if profiled else ""
+    return f"Only the driver's log was given{detail}{group.share}.{known}"
 
 
 def _suggest_profiled_steps(group: RecordingGroup) -> Remedy:
     """Suggest how to profile, in the framework that wrote the logs."""
     frameworks = group.labels.get("framework", {}).keys()
+    if group.labels.get("profiled"):
+        return _PROFILES
     if frameworks == {"nemo_rl"}:
         return _PROFILING_NEMO_RL
     if frameworks <= {"verl", "verl_omni"}:

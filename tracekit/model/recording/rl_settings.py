@@ -7,6 +7,7 @@ list, or whose value is not a number, a switch or one of a few words, is dropped
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 VERL_SETTINGS = frozenset(
     {
@@ -47,9 +48,15 @@ NEMO_RL_SETTINGS = frozenset(
     }
 )
 
-KNOWN_SETTINGS = VERL_SETTINGS | NEMO_RL_SETTINGS
+PROFILER_SETTINGS = frozenset({"global_profiler.tool", "global_profiler.steps"})
+"""Settings of verl's profiler: the tool, and the numbers of the profiled steps."""
+
+KNOWN_SETTINGS = VERL_SETTINGS | NEMO_RL_SETTINGS | PROFILER_SETTINGS
 
 _WORDS = frozenset({"true", "false", "none", "null", "naive", "nccl", "nixl", "hccl", "drop", "wait"})
+_TOOLS = frozenset({"torch", "nsys", "npu", "torch_memory"})
+_STEPS = re.compile(r"\[[0-9]{1,12}(?:, ?[0-9]{1,12}){0,99}\]")
+_INTEGER = re.compile("[0-9]+")
 _NUMBER = re.compile(r"[-+]?[0-9]{1,12}(?:\.[0-9]{1,12})?(?:[eE][-+]?[0-9]{1,3})?")
 
 
@@ -60,8 +67,22 @@ def clean_setting(key: str, value: str) -> str | None:
     ('5', 'True')
     >>> clean_setting("trainer.logger.key", "5"), clean_setting("trainer.test_freq", "hf_Zx81")
     (None, None)
+    >>> clean_setting("global_profiler.steps", "[2, 4]")
+    '[2, 4]'
     """
     if key not in KNOWN_SETTINGS:
         return None
     text = value.strip()
+    if key in PROFILER_SETTINGS and (text in _TOOLS or _STEPS.fullmatch(text)):
+        return text
     return text if _NUMBER.fullmatch(text) or text.lower() in _WORDS else None
+
+
+def parse_profiled_steps(settings: Mapping[str, str]) -> frozenset[int]:
+    """Parse the numbers of the steps that verl's profiler was set to record; empty without a tool.
+
+    >>> sorted(parse_profiled_steps({"global_profiler.tool": "torch", "global_profiler.steps": "[2, 4]"}))
+    [2, 4]
+    """
+    tool, steps = (settings.get(f"global_profiler.{name}", "none") for name in ("tool", "steps"))
+    return frozenset(map(int, _INTEGER.findall(steps))) if tool.lower() not in ("none", "null") else frozenset()

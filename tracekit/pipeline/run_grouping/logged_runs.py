@@ -30,7 +30,7 @@ def split_logged_runs(discovery: Discovery, parts: Sequence[MeasuredSource]) -> 
     new_runs: dict[str, str] = {}
     notes: list[Note] = []
     used = list(dict.fromkeys(part.source.run for part in parts))
-    for run in _list_doubtful_runs(discovery, parts):
+    for run in _list_runs_of_logs(discovery, parts):
         logged = _concatenate_logged_rows(parts)
         groups = group_log_files(logged.filter(logged.equals("run", run)))
         for group in groups:
@@ -47,7 +47,7 @@ def split_logged_runs(discovery: Discovery, parts: Sequence[MeasuredSource]) -> 
     return new_runs, notes
 
 
-def _list_doubtful_runs(discovery: Discovery, parts: Sequence[MeasuredSource]) -> list[str]:
+def _list_runs_of_logs(discovery: Discovery, parts: Sequence[MeasuredSource]) -> list[str]:
     """List the runs of several logs and no profile, unless the user labelled them."""
     profiled = {part.source.run for part in parts if part.source.tool != "log"} | discovery.labelled
     counts = Counter(part.source.run for part in parts)

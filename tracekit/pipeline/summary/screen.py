@@ -47,6 +47,7 @@ from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
 from tracekit.pipeline.summary.run_logs import (
     append_log_only_stages,
+    describe_log_disagreements,
     describe_run_logs,
     has_only_run_logs,
     measure_driver_step,
@@ -505,13 +506,14 @@ def count_files_by_state(measured: Measurements) -> FileCounts:
 
 
 def list_caveats(measured: Measurements) -> tuple[str, ...]:
-    """List caveats on all numbers: split runs, removed rows, truncated late ends, pools that may be unmapped."""
+    """List caveats on all numbers: split runs, removed rows, truncated late ends, logs that disagree, unmapped pools."""
     nothing: tuple[str, ...] = ()
     pools = _evaluate_sound_part(measured, lambda whom: tuple(pool_notes(whom)), nothing)
     apart = (note.message for note in measured.notes if note.code == SPLIT_RUNS_CODE)
     filtered = [note for note in measured.notes if note.code == FILTERED_ROWS]
     late = [note for note in measured.notes if note.code == LATE_ENDS]
-    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *pools)
+    logged = _evaluate_sound_part(measured, describe_log_disagreements, nothing)
+    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *logged, *pools)
 
 
 def _describe_removed_rows(notes: Sequence[Note]) -> Iterator[str]:

@@ -28,7 +28,7 @@ ANSI = compile_lazily(r"\x1b\[[0-9;?]*[A-Za-z]")
 RAY_PREFIX = compile_lazily(r"\((\w{1,60}) pid=([0-9]{1,10})(?:, ip=[^)\s]{1,60})?\)\s?")
 STEP_LINE = compile_lazily(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
 TIMER = compile_lazily(r"timing_s/|timing/train/|perf/time_per_step|time/step_")
-DRIVERS = frozenset({"TaskRunner", "main_task"})
+DRIVERS = frozenset({"TaskRunner", "TaskRunnerV1", "OneStepTaskRunner", "FullyAsyncTaskRunner", "main_task"})
 """Ray actors and tasks that run verl's driver."""
 
 _PROGRESS = compile_lazily(

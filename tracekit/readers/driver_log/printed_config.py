@@ -9,24 +9,50 @@ from tracekit.readers.driver_log.run_settings import flatten_settings, select_kn
 
 _BEGIN = compile_lazily(r"\{'(?:actor_rollout_ref|algorithm|async_training|checkpointing|cluster|data)': \{")
 _QUOTED = compile_lazily(r"'(?:[^'\\]|\\.){0,2000}'|\"(?:[^\"\\]|\\.){0,2000}\"")
-MAX_CONFIG_PIECES, MAX_CONFIG_CHARS = 5_000, 2**20
+MAX_CONFIG_PIECES, MAX_CONFIG_CHARS, MAX_FOREIGN_LINES = 5_000, 2**20, 20
 
 
 def add_config_line(text: str, log: ConsoleLog) -> bool:
-    """Add a line if it belongs to a printed configuration; its settings are kept when the dictionary ends."""
-    if not text.startswith(" "):
-        # Every line but the first is indented: the dictionary ended, or was truncated.
-        log.config, log.config_depth, log.config_chars = [], 0, 0
-    if not log.config and not _BEGIN.match(text):
-        return False
+    """Add a line if it belongs to a printed configuration; its settings are kept when the dictionary ends.
+
+    Every line but the first is indented. Ray may end a line within an entry and print the rest unindented. Other lines
+    may come between.
+    """
+    if not log.config:
+        if not _BEGIN.match(text):
+            return False
+    elif not text.startswith(" "):
+        if _is_complete(log.config[-1]) or not _is_complete(text):
+            log.config_foreign += 1
+            if log.config_foreign > MAX_FOREIGN_LINES:
+                _forget_config(log)
+            return False
+        before = log.config.pop()
+        log.config_depth -= _count_open_braces(before)
+        text = before + text
     log.config.append(text)
-    marks = _QUOTED.sub("", text)
-    log.config_depth += marks.count("{") - marks.count("}")
     log.config_chars += len(text)
+    log.config_depth += _count_open_braces(text)
     if log.config_depth <= 0:
         config = parse_python_dict("\n".join(log.config).strip())
         if config is not None:
             log.values.settings |= select_known_settings(flatten_settings(config))
     if log.config_depth <= 0 or len(log.config) > MAX_CONFIG_PIECES or log.config_chars > MAX_CONFIG_CHARS:
-        log.config, log.config_depth, log.config_chars = [], 0, 0
+        _forget_config(log)
     return True
+
+
+def _is_complete(line: str) -> bool:
+    """Check whether a line ends where `pprint` ends one."""
+    return line.rstrip().endswith((",", "{", "[", "(", "}", "]", ")"))
+
+
+def _count_open_braces(text: str) -> int:
+    """Count the braces that a line opens less those that it closes, outside of quoted text."""
+    marks = _QUOTED.sub("", text)
+    return marks.count("{") - marks.count("}")
+
+
+def _forget_config(log: ConsoleLog) -> None:
+    """Forget the lines of a configuration: it ended, or was truncated."""
+    log.config, log.config_depth, log.config_chars, log.config_foreign = [], 0, 0, 0

@@ -84,7 +84,7 @@ def _resolve_reference(value: str, leaves: Mapping[str, str]) -> str | None:
 
 
 def flatten_settings(config: Mapping[str, object]) -> dict[str, str]:
-    """Flatten a printed configuration to its numbers, switches and words by dotted key."""
+    """Flatten a printed configuration to its numbers, switches, words and lists by dotted key."""
     leaves: dict[str, str] = {}
     levels: list[tuple[str, Mapping[str, object]]] = [("", config)]
     while levels:
@@ -92,7 +92,7 @@ def flatten_settings(config: Mapping[str, object]) -> dict[str, str]:
         for name, value in level.items():
             if isinstance(value, dict) and prefix.count(".") < MAX_DEPTH:
                 levels.append((f"{prefix}{name}.", value))
-            elif isinstance(value, str | int | float | None):
+            elif isinstance(value, str | int | float | list | None):
                 leaves[f"{prefix}{name}"] = str(value)
     return leaves
 

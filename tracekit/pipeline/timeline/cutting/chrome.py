@@ -66,9 +66,10 @@ _PUBLIC_PROPERTY = (
 )
 _PUBLIC_FACT = re.compile(
     r"[\d.,+ -]*|ms|ns|(?:cpu:|cuda:|hip:)?(?:nccl|gloo|mpi|ucc)(?:,(?:cpu:|cuda:|hip:)(?:nccl|gloo|mpi|ucc))*"
-    r"|(?:NVIDIA|AMD|Tesla|GeForce|Quadro|Instinct|RTX|GTX|GB?\d{2,3}|[AHBVPTL]\d{1,3}|MI\d{2,3}X?|\d+GB|SXM\d?|PCIe|HBM\w?"
+    r"|(?:NVIDIA|AMD|Tesla|GeForce|Quadro|Instinct|RTX|GTX|G[BH]?(?=\d\d)|[AHBVPTL](?=\d)|MI(?=\d\d)|(?<=\d)(?:X|S|GB)|SXM|PCIe|HBM\w?"
     r"|Ti|SUPER|NVL|Graphics|Radeon|Ada|Generation|Laptop|GPU|[\d -])+"
 )
+_LONGEST_FACT = 200
 _PUBLIC_TEXT_ARGUMENTS = (
     *("dtype", "Collective name", "Input Dims", "Input type", "Input Strides", "Process Group Ranks", "grid", "block"),
 )
@@ -134,6 +135,7 @@ def select_rows_of_window(trace: ScannedTrace, start_ns: int, end_ns: int, level
     kept = wanted & (inside | containers | launched)
     kept |= calls & is_linked & np.isin(trace.correlation, trace.correlation[kept & ops & is_linked])
     kept &= ~trace.is_of("meta")
+    kept &= ~_mark_broken_flows(trace, kept)
     return kept | (trace.is_of("meta") & _mark_same_threads(scan, kept))
 
 
@@ -161,6 +163,21 @@ def _mark_names(names: Codes, head: str) -> Bools:
     marks = [isinstance(value, str) and value.startswith(head) for value in names.values]
     marked: Bools = np.array([*marks, False], np.bool_)[names.codes]
     return marked
+
+
+def _mark_broken_flows(trace: ScannedTrace, is_kept: Bools) -> Bools:
+    """Mark the rows of flows that lack their start or their end: viewers cannot draw them."""
+    scan, flows = trace.scan, is_kept & trace.is_of("flow")
+    column = scan.fields.get("id")
+    if column is None or not flows.any():
+        return flows
+    ids = np.full(len(flows), -1, np.int64)
+    ids[column.rows] = np.unique(column.values, return_inverse=True)[1]
+    ids = ids * (len(scan.cat.values) + 2) + scan.cat.codes
+    for phase in ("s", "f"):
+        flows &= np.isin(ids, ids[flows & _mark_names(scan.ph, phase)])
+    broken: Bools = is_kept & trace.is_of("flow") & ~flows
+    return broken
 
 
 def _mark_same_threads(scan: TraceScan, is_kept: Bools) -> Bools:
@@ -294,6 +311,15 @@ def _anonymize_group(group: Mapping[str, Any], placeholders: Placeholders) -> di
     return kept
 
 
+def is_public_fact(text: str) -> bool:
+    """Check whether a text is a number, a version, a backend or the name of a GPU.
+
+    >>> is_public_fact("AMD Instinct MI300X"), is_public_fact("NVIDIA A100-SXM4-80GB"), is_public_fact("node7")
+    (True, True, False)
+    """
+    return len(text) <= _LONGEST_FACT and _PUBLIC_FACT.fullmatch(text) is not None
+
+
 def _keep_public_facts(value: Any) -> Any:
     """Keep numbers, versions, backends and names of GPUs; other texts become None."""
     if isinstance(value, Mapping):
@@ -301,7 +327,7 @@ def _keep_public_facts(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_keep_public_facts(item) for item in value]
     if isinstance(value, str):
-        return value if _PUBLIC_FACT.fullmatch(value) else None
+        return value if is_public_fact(value) else None
     return value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.sweeps import find_parents
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.pipeline.timeline.cutting.chrome import ScannedTrace
 from tracekit.pipeline.timeline.cutting.reduction import Group
@@ -88,15 +89,9 @@ def _mark_nested_ops(trace: ScannedTrace, kept: Bools) -> Bools:
     nested = np.zeros(len(kept), np.bool_)
     if not len(rows):
         return nested
-    threads = _number_threads(scan)[rows]
-    start = scan.ts_ns[rows]
-    end = start + np.maximum(np.where(scan.has_dur[rows], scan.dur_ns[rows], 0), 0)
-    order = np.lexsort((-end, start, threads))
-    start, end, group = start[order], end[order], np.unique(threads[order], return_inverse=True)[1].astype(np.int64)
-    low = start.min()
-    span = int(end.max() - low) + 1
-    latest = np.maximum.accumulate(end - low + group * span)
-    nested[rows[order[1:]]] = start[1:] - low + group[1:] * span < latest[:-1]
+    length = np.where(scan.has_dur, np.maximum(scan.dur_ns, 0), 0)
+    rows = rows[np.lexsort((-length[rows], scan.ts_ns[rows], _number_threads(scan)[rows]))]
+    nested[rows] = find_parents(rows, _number_threads(scan), scan.ts_ns, length)[rows] >= 0
     return nested
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.records import dataclass
+from tracekit.pipeline.timeline.cutting.chrome import is_public_fact
 from tracekit.pipeline.timeline.cutting.names import Placeholders
 from tracekit.readers.nsys.content import EXPORT_TABLES, read_export_clock
 from tracekit.readers.nsys.sqlite.connection import open_export, quote_identifier
@@ -33,9 +34,15 @@ _STATIC = re.compile(
     r"TARGET_INFO_\w+|META_DATA_\w+|EXPORT_META_DATA|PROCESSES|ThreadNames|ANALYSIS_DETAILS|NVTX_PAYLOAD_\w+|DIAGNOSTIC_EVENT"
 )
 _PUBLIC_STATIC = re.compile(
-    r"TARGET_INFO_(?:SESSION_START_TIME|GPU|CUDA_\w+|GPU_METRICS)|META_DATA_EXPORT|EXPORT_META_DATA|ANALYSIS_DETAILS|ENUM_\w+"
+    r"TARGET_INFO_(?:SESSION_START_TIME|GPU|CUDA_\w+|GPU_METRICS)|META_DATA_EXPORT|EXPORT_META_DATA|ANALYSIS_DETAILS"
 )
-_PUBLIC_TEXTS = {("TARGET_INFO_GPU", "name"), ("TARGET_INFO_GPU", "uuid"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+_CHECKED_TEXTS = {("TARGET_INFO_GPU", "name"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+"""Texts that stay if they are facts: names of GPUs and of their metrics."""
+_METRIC = re.compile(
+    r"(?:(?:GPC|SYS|PCIe?|NVLink|DRAM|SM|SMs|GR|Tensor|Active|Issue|Warp|Compute|Graphics|Copy|Engine|Unallocated|Clock|Frequency"
+    r"|Read|Write|RX|TX|Throughput|Bandwidth|Requests|User|Data|Protocol|Async|Sync|Slots|in|to|BAR1|Instructions|MHz|Avg|Idle"
+    r"|FP(?=\d)|Pipe|L2|Hit|Rate|Cycles|Occupancy)|[\[\]()%/,.\d -])+"
+)
 _EXPORT_FACTS = (
     "('EXPORT_SCHEMA_VERSION', 'EXPORT_SCHEMA_VERSION_MAJOR', 'EXPORT_SCHEMA_VERSION_MINOR', 'EXPORT_PRODUCT_VERSION', "
     "'EXPORT_CONFIG_TIME_SHIFT', 'EXPORT_PARAM_TIME_SHIFT', 'EXPORT_PARAM_TIME_NORMALIZE', 'EXPORT_TIME_MODE')"
@@ -125,6 +132,7 @@ def write_cut_export(
     with _open_source(path, target) as connection:
         if placeholders is not None:
             connection.create_function("replace_name", 2, _make_replacer(placeholders), deterministic=True)
+            connection.create_function("keep_fact", 1, _keep_fact, deterministic=True)
         plan = _plan_cut(connection, *window, level, is_anonymous=placeholders is not None)
         _list_left_out_ids(connection, plan, left_out_names)
         conditions = {
@@ -270,8 +278,8 @@ def _copy_table(
 def _make_public_column(table: str, column: str) -> str:
     """Make the expression of a column without private texts."""
     name = quote_identifier(column)
-    if (table, column) in _PUBLIC_TEXTS or table in EXPORT_TABLES or table.startswith("ENUM_"):
-        return name
+    if (table, column) in _CHECKED_TEXTS or table in EXPORT_TABLES:
+        return name if column == "name" and table in EXPORT_TABLES else f"keep_fact({name})"
     if (table, column) == (_NVTX, "text"):
         return f"replace_name({name}, 'annotation')"
     return f"iif(typeof({name}) IN ('text', 'blob'), NULL, {name})"
@@ -306,6 +314,14 @@ def _copy_strings(connection: sqlite3.Connection, plan: _CutPlan, *, is_anonymou
     connection.execute(
         f"INSERT INTO main.StringIds SELECT s.id, {value} FROM src.StringIds s JOIN temp.used u ON u.id = s.id"  # noqa: S608
     )
+
+
+def _keep_fact(value: str | bytes | float | None) -> str | bytes | int | float | None:
+    """Keep numbers, versions, and names of GPUs and their metrics; other texts become None."""
+    if not isinstance(value, str | bytes):
+        return value
+    is_fact = isinstance(value, str) and (_METRIC.fullmatch(value) or is_public_fact(value))
+    return value if is_fact or value in ("true", "false") else None
 
 
 def _make_replacer(placeholders: Placeholders) -> Callable[[object, str], str | None]:

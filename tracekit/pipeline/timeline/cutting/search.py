@@ -303,6 +303,8 @@ class _Cutter:
             found = self._try(_leave_out(candidate, left_out), wanted)
             if found is None or not _is_alike(found.finding, reference):
                 return False
+            if _list_stages(found.finding) != _list_stages(trial.finding):
+                return False
             best = found
             return True
 
@@ -408,11 +410,13 @@ def _leave_out(candidate: _Candidate, left_out: frozenset[Group]) -> _Candidate:
 
 
 def _is_alike(match: Finding, reference: Finding) -> bool:
-    """Check that two findings have the same stages and a similar share of the step."""
-    stages, own = ({place.stage for place in finding.places} for finding in (reference, match))
-    return own == stages and abs((reference.cost_ratio or 0) - (match.cost_ratio or 0)) <= _LIKE * (
-        reference.cost_ratio or 0
-    )
+    """Check that two findings have a similar share of the step."""
+    return abs((reference.cost_ratio or 0) - (match.cost_ratio or 0)) <= _LIKE * (reference.cost_ratio or 0)
+
+
+def _list_stages(finding: Finding) -> set[str | None]:
+    """List the stages of a finding."""
+    return {place.stage for place in finding.places}
 
 
 def _yield_file_pieces(path: Path) -> Iterator[bytes]:
