@@ -20,7 +20,6 @@ from tracekit.job.frames import (
     REPEATING,
     STEP_BOUNDS,
     StepWalls,
-    list_stage_ranges,
     make_label_headings,
     summarize_step_walls,
 )
@@ -401,16 +400,6 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     copies = shares["exposed_memcpy_ratio"], shares["exposed_memset_ratio"]
     shares["copy_ratio"] = None if None in copies else sum(copies)
     return [Metric(name, shares.get(name), "ratio", better, label=label) for name, label, better in _GPU_SHARES]
-
-
-def list_stage_order(measured: Measurements) -> tuple[str, ...]:
-    """List the stages of all steps in order of appearance; empty if the questions asked do not measure them."""
-    nothing: tuple[str, ...] = ()
-    return failed_questions.judge_if_asked(measured, _list_stages_by_start, nothing)
-
-
-def _list_stages_by_start(measured: Measurements) -> tuple[str, ...]:
-    return tuple(list_stage_ranges(measured).sort("ts_ns").distinct("canonical").values("canonical"))
 
 
 def make_stage_table(measured: Measurements) -> Sheet | None:
