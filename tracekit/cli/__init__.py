@@ -16,6 +16,7 @@ import click
 
 from tracekit.cli import exit_status, terminal
 from tracekit.model.system.installed import require_alone
+from tracekit.model.system.signals import ignore_signals
 from tracekit.model.text.redaction import remember_secrets
 from tracekit.model.version import VERSION
 
@@ -90,11 +91,13 @@ class CommandGroup(click.Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command in `args` (default: those of the process), and exit with its status."""
         status = self.status(list(sys.argv[1:] if args is None else args))
-        if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED):
-            # Exit at once only if tracekit owns the process: a program that passes `args` continues.
-            from tracekit.model.system.lifetime import exit_at_once
+        if args is None:
+            # Only if tracekit owns the process: a program that passes `args` continues.
+            if status in (exit_status.INTERRUPTED, exit_status.TERMINATED):
+                from tracekit.model.system.lifetime import exit_at_once
 
-            exit_at_once(status)
+                exit_at_once(status)
+            ignore_signals()
         gc.freeze()  # skips the final garbage collection at exit
         sys.exit(status)
 

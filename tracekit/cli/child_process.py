@@ -21,6 +21,7 @@ from tracekit.cli import exit_status, terminal
 from tracekit.model.errors import TracekitError
 from tracekit.model.system import cache
 from tracekit.model.system.lifetime import die_with, exit_at_once
+from tracekit.model.system.temporaries import IN_TMPDIR, remove_abandoned_files
 
 _GRACE_S = 1.0
 """Time for the child to remove its temporary files before it is killed."""
@@ -75,6 +76,7 @@ def run_in_child(work: Callable[[], int], is_verbose: bool, statements: Statemen
         status, received = _wait(child, waited, statements)
         if status == -signal.SIGKILL:  # it had no time to remove what it had not finished
             cache.remove_unfinished_entries()
+            _remove_abandoned_folders()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if received == signal.SIGINT:
@@ -88,6 +90,13 @@ def run_in_child(work: Callable[[], int], is_verbose: bool, statements: Statemen
             f"the process that ran the statement was killed ({name}{cause})", "limit its memory: --memory 2GiB"
         )
     return status
+
+
+def _remove_abandoned_folders() -> None:
+    """Remove the temporary folders of a child that was killed."""
+    import tempfile
+
+    remove_abandoned_files(Path(tempfile.gettempdir()), IN_TMPDIR)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tracekit.model.system.signals import ignore_signals
+
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
@@ -40,8 +42,10 @@ def exit_at_once(status: int) -> NoReturn:
     """Run the exit handlers, then exit with this status.
 
     A normal exit waits for threads. It also ends by SIGINT after a KeyboardInterrupt in code compiled from a
-    string, even if that exception was handled.
+    string, even if that exception was handled. From here on signals are ignored: one would interrupt a handler that
+    removes temporary files.
     """
+    ignore_signals()
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
         for stream in (sys.stdout, sys.stderr):
