@@ -230,7 +230,7 @@ function fillTemplate(head, blocks) {
     skipped_title: "1 question could not be answered from this recording",
     skipped: "<li>a simulated reason</li>",
     basis: "<p>4 runs a side</p>",
-    notes: "<li>a simulated caveat</li>",
+    notes: head.comparison ? "<li>a simulated caveat</li>" : "<details><summary>1 note</summary><ul><li>a simulated caveat</li></ul></details>",
     parts: "<tr><td>gen</td><td>gemm</td><td>8 ms</td><td>4 ms</td><td>−4 ms</td></tr>",
     tables: "<details><summary>All tables</summary></details>",
     head: JSON.stringify(head).replaceAll("<", "\\u003c"),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.model.report import Report
+from tracekit.model.report import Metric, Report
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.render.explorer.plain.answer import write_answer
-from tracekit.render.explorer.report_values import RankDelays
+from tracekit.render.explorer.report_values import RankDelays, read_rank_delays
 from tracekit.render.json import render_json
 from tracekit.render.options import RenderOptions
 
@@ -76,6 +76,46 @@ def test_a_run_without_a_device_says_what_its_hosts_did():
     answer = write_answer(report, NONE)
     assert len(shares) >= 3
     assert [int(share) for share in re.findall(r"(\d+) %", answer)] == [round(share * 100) for share in shares.values()]
+
+
+def answer_with(late_ns, beyond_ns=None):
+    """The answer for a step of 100 ms, half compute and half idle, without copies."""
+    metrics = {"step_wall": 100e6, "compute_ratio": 0.5, "copy_ratio": 0.0, "idle_ratio": 0.5}
+    headline = tuple(Metric(name, value, "ns" if name == "step_wall" else "ratio") for name, value in metrics.items())
+    return write_answer(Report("a run", "1.0", headline=headline), RankDelays(late_ns, beyond_ns or {}))
+
+
+def test_the_answer_names_the_rank_that_others_wait_for():
+    """More than 1 % of the step counts; of two ranks, what one waits more than the other."""
+    begin = "A step takes 100 ms: 50 % compute, 50 % idle."
+    assert answer_with({}) == begin
+    assert (
+        answer_with({(None, 0): 0.0, (None, 1): 5e6, (None, 2): 0.0}) == f"{begin} Other ranks wait 5.00 ms for rank 1."
+    )
+    assert answer_with({(None, 0): 0.2e6, (None, 1): 5e6}) == f"{begin} Rank 0 waits 5.00 ms for rank 1."
+    assert answer_with({(None, 0): 4.5e6, (None, 1): 5e6}) == begin
+    assert answer_with({(None, 1): 5e6}) == begin
+    late = {("actor", 0): 0.0, ("actor", 1): 0.1e6, ("critic", 0): 9e6, ("critic", 1): 0.0}
+    assert answer_with(late) == f"{begin} Rank 1 waits 9.00 ms for rank 0 of critic."
+    beyond = {(None, rank): 3e6 * (rank == 2) for rank in range(3)}
+    assert (
+        answer_with(dict.fromkeys(beyond, 0.0), beyond) == f"{begin} Rank 2 works 3.00 ms longer than the median rank."
+    )
+
+
+def test_ranks_of_two_roles_have_delays_of_their_own():
+    report, values = analyze(EXAMPLES / "verl_cpu" / "outputs" / "profile")
+    (section,) = (section for section in values["sections"] if section["id"] == "stragglers")
+    (sheet,) = (sheet for sheet in section["sheets"] if sheet["name"] == "waits")
+    names = [heading["name"] for heading in sheet["headings"]]
+    delays = read_rank_delays(report)
+    assert {role for role, _ in delays.late_ns} == {"actor-rollout-ref", "value-model"}
+    for (role, rank), late_ns in delays.late_ns.items():
+        rows = [dict(zip(names, row, strict=True)) for row in sheet["rows"]]
+        waits = [row["each_ns"] for row in rows if (row["role"], row["late_rank"]) == (role, rank)]
+        assert late_ns == pytest.approx(sum(waits))
+        assert delays.get_late_ns(role, rank) == late_ns
+    assert delays.get_late_ns("reward", 0) is None
 
 
 @pytest.mark.parametrize("answer", ["", "Run 2 is 3 % slower."])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,10 @@ def add_kernels(
     numbering: Sequence[Numbering],
     store: PageBlockStore,
     pins: Sequence[tuple[int, int, int]],
-    late_ns: Mapping[int, float],
+    late_ns: Sequence[float],
     room_bytes: float,
 ) -> KernelCounts:
-    """Add the kernels of all rows to the page, in at most `room_bytes`."""
+    """Add the kernels of all rows to the page, in at most `room_bytes`; `late_ns` is how late each row is."""
     cells = [list_row_cells(row) for row in rows.rows]
     if not cells:
         return KernelCounts(0, 0, 0, 0)
@@ -120,7 +120,7 @@ def _sample_box_sizes(
 
 
 def _order_cells(
-    rows: ExplorerRows, cells: Sequence[RowCells], pins: Sequence[tuple[int, int, int]], late_ns: Mapping[int, float]
+    rows: ExplorerRows, cells: Sequence[RowCells], pins: Sequence[tuple[int, int, int]], late_ns: Sequence[float]
 ) -> CellOrder:
     """Order cells: those that findings point at, then the longest and the median step of each row."""
     pinned, telling, late = [], [], []
@@ -136,8 +136,7 @@ def _order_cells(
         is_telling[by_length[[0, len(by_length) // 2]] if len(by_length) else []] = True
         pinned.append(is_pinned)
         telling.append(is_telling)
-        rank = row.process.data.source.rank
-        late.append(np.full(len(of_row.cell), 0.0 if rank is None else late_ns.get(rank, 0.0)))
+        late.append(np.full(len(of_row.cell), late_ns[number]))
     return CellOrder(np.concatenate(pinned), np.concatenate(telling), np.concatenate(late))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,14 +44,12 @@ def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageName
 
 
 def encode_memory_curves(
-    rows: ExplorerRows, late_ns: Mapping[int, float], budget_bytes: int
+    rows: ExplorerRows, late_ns: Sequence[float], budget_bytes: int
 ) -> tuple[dict[str, bytes], int]:
     """Encode the blocks `curve` of rows, the latest ranks first, while they fit: (compressed blocks, number left out)."""
     blocks: dict[str, bytes] = {}
     left, dropped = budget_bytes * BYTES_OF_CURVES, 0
-    ranks = [row.process.data.source.rank for row in rows.rows]
-    late = np.array([0.0 if rank is None else late_ns.get(rank, 0.0) for rank in ranks])
-    for number in np.argsort(-late, kind="stable").tolist():
+    for number in np.argsort(-np.array(late_ns, np.float64), kind="stable").tolist():
         row = rows.rows[number]
         time = row.read_times("curves", "curve.start")
         if not len(time):

@@ -75,6 +75,9 @@ def write_explorer_page(
     `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
+    late_ns = [
+        delays.get_late_ns(row.process.data.source.role, row.process.data.source.rank) or 0.0 for row in rows.rows
+    ]
     steps = read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
     details = fit_details(rows, budget_bytes)
@@ -84,7 +87,7 @@ def write_explorer_page(
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
     if critical is not None:
         store.add_block("critical", encode_critical_path(rows, critical, details.names))
-    curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
+    curves, dropped_curves = encode_memory_curves(rows, late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     _add_exact_tables(store, rows, bins, (encode_steps(rows, counted), encode_ranges(ranges), encode_columns(sums)))
@@ -116,7 +119,7 @@ def write_explorer_page(
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
     room = budget_bytes - used - store.size_bytes
-    kernels = add_kernels(rows, details.numbering, store, _list_pins(findings), delays.late_ns, room)
+    kernels = add_kernels(rows, details.numbering, store, _list_pins(findings), late_ns, room)
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
@@ -157,8 +160,11 @@ def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any
     described = [describe_page_row(row) for row in rows.rows]
     if len({row["run"] for row in described}) < 2:
         # Ranks of several runs have the same numbers: the report does not say which run is late.
-        for row in described:
-            row |= {"run": None, "late": delays.late_ns.get(row["rank"]), "beyond": delays.beyond_ns.get(row["rank"])}
+        for row, described_row in zip(rows.rows, described, strict=True):
+            source = row.process.data.source
+            member = source.role, source.rank
+            delay = {"late": delays.get_late_ns(*member), "beyond": delays.get_beyond_ns(*member)}
+            described_row |= {"run": None, **delay}
     return {
         "t0": str(rows.begin_ns),
         "span": rows.span_ns,

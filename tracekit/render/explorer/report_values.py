@@ -21,12 +21,34 @@ SHARES = (
 """Metrics of the headline that divide a step, of GPUs or, without a device, of hosts; and their words."""
 
 
+Member = tuple[str | None, int]
+"""Role and rank: ranks of two roles may have the same number."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankDelays:
-    """Time per step, by rank: `late_ns` that others wait for it, `beyond_ns` that it is busy longer than the median rank."""
+    """Time per step by role and rank: `late_ns` that others wait for it, `beyond_ns` that it works longer than their median.
 
-    late_ns: Mapping[int, float]
-    beyond_ns: Mapping[int, float]
+    The role is None where the report compares the ranks of one role only.
+    """
+
+    late_ns: Mapping[Member, float]
+    beyond_ns: Mapping[Member, float]
+
+    def get_late_ns(self, role: str | None, rank: int | None) -> float | None:
+        """Get the time that others wait for a rank; None if the report does not compare it."""
+        return _get_of_member(self.late_ns, role, rank)
+
+    def get_beyond_ns(self, role: str | None, rank: int | None) -> float | None:
+        """Get the time that a rank works longer than the others; None if the report does not compare it."""
+        return _get_of_member(self.beyond_ns, role, rank)
+
+
+def _get_of_member(times: Mapping[Member, float], role: str | None, rank: int | None) -> float | None:
+    """Get the time of a rank of a role."""
+    if rank is None:
+        return None
+    return times.get((role, rank), times.get((None, rank)))
 
 
 def get_sheet_columns(report: Report, section_id: str, name: str) -> dict[str, list[Cell]]:
@@ -53,18 +75,20 @@ def get_overview_rows(report: Report, *names: str) -> list[tuple[Cell, ...]]:
 def read_rank_delays(report: Report) -> RankDelays:
     """Read which ranks are late, and by how much they work longer than the median rank."""
     work = get_sheet_columns(report, "stragglers", "ranks")
-    beyond = _sum_by_rank(work.get("rank", []), work.get("beyond_ns", []))
+    beyond = _sum_by_member(work, "rank", "beyond_ns")
     waits = get_sheet_columns(report, "stragglers", "waits")
-    late = dict.fromkeys(beyond, 0.0) | _sum_by_rank(waits.get("late_rank", []), waits.get("each_ns", []))
+    late = dict.fromkeys(beyond, 0.0) | _sum_by_member(waits, "late_rank", "each_ns")
     return RankDelays(late, beyond)
 
 
-def _sum_by_rank(ranks: list[Cell], times: list[Cell]) -> dict[int, float]:
-    """Sum known times by known rank."""
-    sums: dict[int, float] = {}
-    for rank, time in zip(ranks, times, strict=True):
+def _sum_by_member(columns: Mapping[str, list[Cell]], rank_name: str, time_name: str) -> dict[Member, float]:
+    """Sum known times by role and known rank."""
+    ranks, times = columns.get(rank_name, []), columns.get(time_name, [])
+    sums: dict[Member, float] = {}
+    for role, rank, time in zip(columns.get("role", [None] * len(ranks)), ranks, times, strict=True):
         if isinstance(rank, int) and isinstance(time, int | float):
-            sums[rank] = sums.get(rank, 0.0) + float(time)
+            member = (None if role is None else str(role)), rank
+            sums[member] = sums.get(member, 0.0) + float(time)
     return sums
 
 

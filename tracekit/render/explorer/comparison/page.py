@@ -75,7 +75,9 @@ def write_comparison_page(
         **inline_assets(assets),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
-    kernels = add_kernels(rows, details.numbering, store, [], {}, budget_bytes - used - store.size_bytes)
+    kernels = add_kernels(
+        rows, details.numbering, store, [], [0.0] * len(rows.rows), budget_bytes - used - store.size_bytes
+    )
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tracekit.model.report import Cell, Report
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.report_values import SHARES, RankDelays, get_overview_rows
+from tracekit.render.explorer.report_values import SHARES, Member, RankDelays, get_overview_rows
 
 LEAST_DELAY = 0.01
 """Share of a step below which a late rank is not part of the answer."""
@@ -27,9 +27,7 @@ def write_answer(report: Report, delays: RankDelays) -> str:
     if report.answer:
         sentence = report.answer
     elif step_ns:
-        shares = [
-            f"{_format_answer_share(metrics[name])} {words}" for name, words in SHARES if metrics.get(name) is not None
-        ]
+        shares = [f"{_format_answer_share(metrics[name])} {words}" for name, words in SHARES if metrics.get(name)]
         sentence = _join_answer_parts(f"A step takes {format_quantity(step_ns, 'ns')}", shares)
         sentence = " ".join(filter(None, (sentence, _write_late_rank(delays, step_ns))))
     else:
@@ -49,17 +47,34 @@ def _join_answer_parts(begin: str, parts: list[str]) -> str:
 
 def _write_late_rank(delays: RankDelays, step_ns: float) -> str:
     """Write which of several ranks is the latest, if that costs a noticeable share of the step."""
-    if len(delays.late_ns) < 3:
-        return ""
-    rank, waits_ns = max(delays.late_ns.items(), key=lambda pair: pair[1])
-    if waits_ns > LEAST_DELAY * step_ns:
-        return f"Other ranks wait {format_quantity(waits_ns, 'ns')} for rank {rank}."
-    if not delays.beyond_ns:
-        return ""
-    rank, beyond_ns = max(delays.beyond_ns.items(), key=lambda pair: pair[1])
-    if beyond_ns > LEAST_DELAY * step_ns:
-        return f"Rank {rank} is busy {format_quantity(beyond_ns, 'ns')} longer than the median rank."
+    late = _find_latest(delays.late_ns)
+    if late is not None:
+        member, waits_ns, others = late
+        # Of two ranks, each waits for the other at times.
+        if waits_ns - (delays.late_ns[others[0]] if len(others) == 1 else 0.0) > LEAST_DELAY * step_ns:
+            waiting = f"Rank {others[0][1]} waits" if len(others) == 1 else "Other ranks wait"
+            return f"{waiting} {format_quantity(waits_ns, 'ns')} for {_name_member(member, delays)}."
+    busiest = _find_latest(delays.beyond_ns)
+    if busiest is not None and len(busiest[2]) > 1 and busiest[1] > LEAST_DELAY * step_ns:
+        name = _name_member(busiest[0], delays)
+        return f"{name[0].upper()}{name[1:]} works {format_quantity(busiest[1], 'ns')} longer than the median rank."
     return ""
+
+
+def _find_latest(times: Mapping[Member, float]) -> tuple[Member, float, list[Member]] | None:
+    """Find the rank with the longest time, and the others of its role; None without others."""
+    if not times:
+        return None
+    (role, rank), time = max(times.items(), key=lambda pair: pair[1])
+    others = [other for other in times if other[0] == role and other[1] != rank]
+    return ((role, rank), time, others) if others else None
+
+
+def _name_member(member: Member, delays: RankDelays) -> str:
+    """Name a rank, with its role where several roles are compared."""
+    role, rank = member
+    several = len({role for role, _ in delays.late_ns}) > 1
+    return f"rank {rank} of {role}" if role and several else f"rank {rank}"
 
 
 def _write_logged_step(report: Report) -> str:

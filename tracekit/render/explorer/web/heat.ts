@@ -105,7 +105,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     lanes.setView(view);
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
-    writeText(g, data.nameRow(state.focus), 2, 8.5, view.left - 4);
+    writeText(g, data.labelRow(state.focus), 2, 8.5, view.left - 4);
     setFont(g, 10.5);
     g.fillStyle = ink.quiet;
     const all = state.rows.length;
@@ -120,7 +120,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
       const share = data.getBeyond(row) / most;
       if (share > 0.02) g.fillRect(view.left - 6 - share * room, top + i * h, share * room, Math.max(1, h - 0.5));
     });
-    const shorten = (row: number): string => (view.left > 70 ? data.nameRow(row) : data.nameRow(row).replace("rank ", ""));
+    const shorten = (row: number): string => (view.left > 70 ? data.labelRow(row) : data.labelRow(row).replace("rank ", ""));
     const at = rows.indexOf(state.focus);
     if (at >= 0) {
       for (const [color, wide] of [
@@ -138,7 +138,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     }
     setFont(g, 10);
     g.fillStyle = ink.quiet;
-    const every = Math.ceil(14 / h) * (rows.length > 20 ? 2 : 1);
+    const every = Math.ceil((rows.length > 20 ? 28 : 12) / h);
     rows.forEach((row, i) => {
       if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, view.left - 38);
     });

@@ -86,7 +86,7 @@ function drawTop(): void {
     );
   };
   if (state.rows.length > 1)
-    add(page.onlyRow === null ? `only ${data.nameRow(state.focus)}` : "all rows", () => {
+    add(page.onlyRow === null ? `only ${data.labelRow(state.focus)}` : "all rows", () => {
       page.onlyRow = page.onlyRow === null ? state.focus : null;
     });
   if (state.selection) add("clear selection", timeline.clear);

@@ -8,6 +8,8 @@ import { type Column, countGaps, groupWork, listWindows, make, makeTable, type W
 import { getCallColor, getCauseColor, getKindColor, getStageColor, ink, isDark, isStage, prepareCanvas, setFont, showTip, soften, watchSize, writeText } from "./theme";
 
 const MOST_GAPS = 300;
+/** Names a gap without a host call by what runs around it. */
+const shortenCall = (call: string): string => call.replace(/^\(nothing recorded, (.*)\)$/, "$1");
 const MOST_HEAT_ROWS = 100;
 const MEASURES: [title: string, get: (step: Step) => number][] = [
   ["compute", (step) => step.compute],
@@ -37,9 +39,10 @@ export function makeTabBuilders(page: Page) {
     timeline.say(`${data.nameRow(row[gap])} · ${timeline.describeGap(gap)}`);
   }
   const isAfterLast = (segment: number): boolean => head.causes[data.gaps!.cause[segment]][0] === "after_last";
-  function listGaps(visit: (segment: number, ns: number) => void): ReturnType<typeof countGaps> {
+  function listGaps(visit: (segment: number, ns: number) => void, visitLast: (ns: number) => void = () => undefined): ReturnType<typeof countGaps> {
     const inside = countGaps(data, getScope(), getRows(), (segment, ns) => {
-      if (!isAfterLast(segment)) visit(segment, ns);
+      if (isAfterLast(segment)) visitLast(ns);
+      else visit(segment, ns);
     });
     return inside.filter(({ gap }) => !isAfterLast(data.gaps!.main[gap])).sort((a, b) => b.ns - a.ns);
   }
@@ -67,10 +70,14 @@ export function makeTabBuilders(page: Page) {
     const byCause = new Map<string, number>();
     const byPath = new Map<number, number>();
     const { length } = head.causes;
-    const gaps = listGaps((segment, ns) => {
-      const key = (data.gaps!.path[segment] + 1) * length + data.gaps!.cause[segment];
-      byPath.set(key, (byPath.get(key) ?? 0) + ns);
-    });
+    let after = 0;
+    const gaps = listGaps(
+      (segment, ns) => {
+        const key = (data.gaps!.path[segment] + 1) * length + data.gaps!.cause[segment];
+        byPath.set(key, (byPath.get(key) ?? 0) + ns);
+      },
+      (ns) => (after += ns),
+    );
     let named = 0;
     const paths = [...byPath].map(([key, ns]): [string[], number] => {
       const cause = head.causes[key % length][1];
@@ -81,11 +88,12 @@ export function makeTabBuilders(page: Page) {
     const { all, idle } = measureScope();
     const total = idle ?? named;
     const [top] = [...byCause].sort((a, b) => b[1] - a[1]);
-    const subject = hasDevices ? "GPUs are" : "The main threads are";
-    const answer = top ? `${subject} idle ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap is recorded here.";
+    const subject = hasDevices ? "GPUs are idle" : "The main threads are idle (in no op, or waiting in one)";
+    const answer = top ? `${subject} ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap is recorded here.";
     const [dropped, droppedNs] = head.dropped_gaps;
-    const rest = total - named > 0.005 * total ? ` ${formatShare(named / total)} of the idle time is in these gaps.` : "";
-    const note = (dropped ? `Without ${formatCount(dropped)} gaps of at most ${formatTime(head.floor)} (${formatTime(droppedNs)} in total).` : "All gaps, by the call of the launching thread.") + rest;
+    const last = after > 0.005 * total ? ` Another ${formatTime(after)} is after the last ${noun} of the recording.` : "";
+    const rest = total - named - after > 0.005 * total ? ` ${formatShare((named + after) / total)} of the idle time is in these gaps.` : "";
+    const note = (dropped ? `Without ${formatCount(dropped)} gaps of at most ${formatTime(head.floor)} (${formatTime(droppedNs)} in total).` : "All gaps, by the call of the launching thread.") + last + rest;
     const causeKeys = new Map(head.causes.map(([key, title]) => [`‹${title}›`, key]));
     const color = ({ name }: Node): string | undefined => (causeKeys.has(name) ? getCauseColor(causeKeys.get(name)!) : isStage(name) ? getStageColor(name) : undefined);
     if (!gaps.length) return [make("p", "answer", answer), makeStageTable()];
@@ -103,8 +111,8 @@ export function makeTabBuilders(page: Page) {
     const columns: Column<{ gap: number; ns: number }>[] = [
       { title: "idle", get: ({ ns }) => ns, show: (v) => formatTime(v, 4), bar: ({ gap }) => getCauseColor(head.causes[cause[main[gap]]][0]) },
       { title: "main cause", get: ({ gap }) => head.causes[cause[main[gap]]][1] },
-      { title: "host call", get: ({ gap }) => data.describePath(path[main[gap]]).at(-1) ?? "nothing recorded", full: ({ gap }) => data.describePath(path[main[gap]]).join(" › ") },
-      { title: hasDevices ? "rank" : "row", get: ({ gap }) => data.nameRow(row[gap]) },
+      { title: "host call", rest: true, get: ({ gap }) => shortenCall(data.describePath(path[main[gap]]).at(-1) ?? "nothing recorded"), full: ({ gap }) => data.describePath(path[main[gap]]).join(" › ") },
+      { title: hasDevices ? "rank" : "row", get: ({ gap }) => data.labelRow(row[gap]), full: ({ gap }) => data.nameRow(row[gap]) },
     ];
     return makeSection("Longest idle gaps", makeTable(columns, gaps.slice(0, MOST_GAPS), { name: "Longest idle gaps", by: 0, limit: 8, csv: true, pick: ({ gap }) => goToGap(gap) }));
   }
@@ -141,7 +149,7 @@ export function makeTabBuilders(page: Page) {
     const kinds = new Map(page.counts.work.map((w) => [nameWork(w.name), w.kind]));
     const color = (node: Node): string => (node.depth === 1 ? getStageColor(node.name) : node.children.size ? getCallColor(node.name) : soften(getKindColor(kinds.get(node.name) ?? 0), isDark() ? 0.55 : 0.42));
     const paths = page.counts.work.map((w): [string[], number] => [[data.nameStage(w.stage), ...data.describePath(w.path), nameWork(w.name)], w.ns]);
-    const note = `${capitalize(describeScope())}, ${describeExactness()}. Durations are summed: overlapping work counts twice.`;
+    const note = `${capitalize(describeScope())}, ${describeExactness()}. Durations are summed: overlapping work counts twice. ${head.plan ? "A share is not what a fix saves: see top issues for that." : ""}`.trim();
     const columns: Column<Work>[] = [
       nameColumn,
       { title: "stage", get: (w) => data.nameStage(w.stage), chip: (w) => getStageColor(data.nameStage(w.stage)) },
@@ -170,8 +178,14 @@ export function makeTabBuilders(page: Page) {
     const [first] = worst;
     const late = head.rows[first]?.late;
     const beyond = first === undefined ? 0 : data.getBeyond(first);
-    const facts = [beyond > 0 && `${data.nameRow(first)} computes ${formatTime(beyond)} per step more than the median`, late && `the others wait ${formatTime(late)} per step for ${beyond > 0 ? "it" : data.nameRow(first)}`].filter(Boolean);
-    const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : facts.length ? `${capitalize(facts.join("; "))}.` : "No rank computes more than the median.";
+    const others = rows.filter((row) => row !== first && head.rows[row].role === head.rows[first].role && head.rows[row].run === head.rows[first].run);
+    const name = first === undefined ? "" : data.labelRow(first);
+    const other = others.length === 1 ? data.labelRow(others[0]) : "";
+    const facts = [beyond > 0 && `${name} works ${formatTime(beyond)} per step longer than ${other || "the median of the others"}`, late && `${other ? `${other} waits` : "the others wait"} ${formatTime(late)} per step for ${beyond > 0 ? "it" : name}`];
+    const back = other ? head.rows[others[0]].late : null;
+    if (late && back) facts.push(`it waits ${formatTime(back)} for ${other}`);
+    const said = facts.filter(Boolean);
+    const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : said.length ? `${capitalize(said.join("; "))}.` : "No rank works longer than the median of the others.";
     let measure = 0;
     const canvas = make("canvas", "heat");
     canvas.setAttribute("role", "img");
@@ -191,13 +205,13 @@ export function makeTabBuilders(page: Page) {
       return steps.reduce((sum, step) => sum + get(step), 0) / Math.max(1, steps.length);
     };
     const columns: Column<number>[] = [
-      { title: hasDevices ? "rank" : "row", get: (row) => data.nameRow(row) },
+      { title: "rank", get: (row) => data.labelRow(row), full: (row) => data.nameRow(row) },
       { title: "host", get: (row) => head.rows[row].host ?? "–" },
       { title: "others wait", get: (row) => head.rows[row].late ?? 0, show: (v) => (v ? formatTime(v) : "–"), bar: () => ink.pin },
-      { title: "above median", get: (row) => data.getBeyond(row), show: (v) => formatTime(v) },
+      { title: "own work above median", get: (row) => data.getBeyond(row), show: (v) => formatTime(v).replace("-", "−") },
       ...[["step", MEASURES[1][1]] as const, ...MEASURES.filter((_, i) => i !== 1), ["copies", (step: Step) => step.copies] as const].map(([title, get]): Column<number> => ({ title, get: (row) => average(row, get), show: (v) => formatTime(v, 4) })),
     ];
-    const note = `Means per step, ${scope.kind === "steps" ? describeNumbers(scope.numbers) : "all steps"}.`;
+    const note = `Means per step, ${scope.kind === "steps" ? describeNumbers(scope.numbers) : "all steps"}. Own work is a rank's time without its waits for others.`;
     const pick = (row: number): void => {
       state.focus = row;
       timeline.redraw();
@@ -208,14 +222,20 @@ export function makeTabBuilders(page: Page) {
   /** Draws rank by step: red above the median of the step, blue below. */
   function makeHeatMap(canvas: HTMLCanvasElement, all: number[], getMeasure: () => number): () => void {
     const rows = all.slice(0, MOST_HEAT_ROWS);
-    const compared = all.flatMap((row) => data.rows[row].steps);
-    const numbers = [...new Set(compared.map((step) => step.number))].filter((n): n is number => n !== null).sort((a, b) => a - b);
+    const getRole = (row: number): string => head.rows[row].role ?? "";
+    const numbers = [...new Set(all.flatMap((row) => data.rows[row].steps.map((step) => step.number)))].filter((n): n is number => n !== null).sort((a, b) => a - b);
     const steps = new Map(rows.flatMap((row) => data.rows[row].steps.map((step): [string, Step] => [`${row},${step.number}`, step])));
     const height = rows.length > 32 ? 6 : rows.length > 8 ? 12 : 22;
-    const left = 96;
+    let left = 96;
     let wide = 1;
-    let middles: number[] = [];
+    /** Medians of the ranks of a role, by step: other roles do other work. */
+    let middles = new Map<string, number[]>();
     const getColor = (share: number): string => soften(share > 0 ? "#d55e00" : "#0072b2", Math.min(1, Math.abs(share)));
+    function measureMiddles(of: number[], get: (step: Step) => number): number[] {
+      const values = new Map(numbers.map((number): [number, number[]] => [number, []]));
+      for (const row of of) for (const step of data.rows[row].steps) if (step.number !== null) values.get(step.number)!.push(get(step));
+      return numbers.map((number) => median(values.get(number)!));
+    }
     function drawScale(g: CanvasRenderingContext2D, x: number, most: number): void {
       for (let i = -20; i <= 20; i++) {
         g.fillStyle = getColor(i / 20);
@@ -227,11 +247,14 @@ export function makeTabBuilders(page: Page) {
     function draw(): void {
       const [, get] = MEASURES[getMeasure()];
       const { g, width } = prepareCanvas(canvas, 22 + rows.length * height);
+      setFont(g, 10);
+      left = Math.min(240, rows.reduce((most, row) => Math.max(most, Math.ceil(g.measureText(data.labelRow(row)).width) + 10), 96));
+      setFont(g, 11);
       wide = Math.min(150, (width - left) / Math.max(1, numbers.length));
-      middles = numbers.map((number) => median(compared.filter((step) => step.number === number).map(get)));
+      middles = new Map([...new Set(all.map(getRole))].map((role) => [role, measureMiddles(all.filter((row) => getRole(row) === role), get)]));
       const far = (row: number, i: number): number | null => {
         const step = steps.get(`${row},${numbers[i]}`);
-        return step ? get(step) / (middles[i] || 1) - 1 : null;
+        return step ? get(step) / (middles.get(getRole(row))![i] || 1) - 1 : null;
       };
       let most = 0.02;
       for (const row of rows) numbers.forEach((_, i) => (most = Math.max(most, Math.min(5, Math.abs(far(row, i) ?? 0)))));
@@ -248,7 +271,7 @@ export function makeTabBuilders(page: Page) {
       });
       setFont(g, 10);
       g.fillStyle = ink.quiet;
-      rows.forEach((row, k) => k % Math.ceil(12 / height) === 0 && writeText(g, data.nameRow(row), 2, 20 + k * height + Math.max(height / 2, 5), left - 4));
+      rows.forEach((row, k) => k % Math.ceil(12 / height) === 0 && writeText(g, data.labelRow(row), 2, 20 + k * height + Math.max(height / 2, 5), left - 4));
       const x = left + numbers.length * wide + 16;
       if (width - x > 140) drawScale(g, x, most);
     }
@@ -261,7 +284,7 @@ export function makeTabBuilders(page: Page) {
     canvas.onpointermove = (event) => {
       const at = findStep(event);
       const [title, get] = MEASURES[getMeasure()];
-      showTip(canvas, event.offsetX, event.offsetY, at ? `${data.nameRow(at.row)}, step ${numbers[at.i]}: ${title} ${formatTime(get(at.step), 4)}, median ${formatTime(middles[at.i], 4)}` : undefined);
+      showTip(canvas, event.offsetX, event.offsetY, at ? `${data.labelRow(at.row)}, step ${numbers[at.i]}: ${title} ${formatTime(get(at.step), 4)}, median ${formatTime(middles.get(getRole(at.row))![at.i], 4)}` : undefined);
     };
     canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
     canvas.onclick = (event) => {
