@@ -75,10 +75,7 @@ def write_explorer_page(
     `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
-    late_ns = [
-        delays.get_late_ns(row.process.data.source.role, row.process.data.source.rank) or 0.0 for row in rows.rows
-    ]
-    steps = read_counted_steps(report)
+    late_ns, steps = _list_late_ns(rows, delays), read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
@@ -132,6 +129,12 @@ def _add_exact_tables(
     for name, table in zip(("steps", "ranges", "sums"), tables, strict=True):
         store.add_block(name, table)
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
+
+
+def _list_late_ns(rows: ExplorerRows, delays: RankDelays) -> list[float]:
+    """List how long others wait for the rank of each row, 0 if unknown."""
+    sources = [row.process.data.source for row in rows.rows]
+    return [delays.get_late_ns(source.role, source.rank) or 0.0 for source in sources]
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:

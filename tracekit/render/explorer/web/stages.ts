@@ -76,7 +76,7 @@ export function makeStages(page: Page) {
         { title: "per step", get: ([, ns]) => ns, show: (v) => formatTime(v), bar: ([name]) => color(name) },
         { title: "share", get: ([, , share]) => share, show: formatShare },
         ...(hours ? [{ title: "GPU-hours", get: ([, , , h]: Row) => h ?? 0, show: (v: number, [, , , h]: Row) => (h === null ? "–" : v.toFixed(2)) }] : []),
-        { title: "", get: ([, , , , how]) => how },
+        { title: "note", get: ([, , , , how]) => how },
       ];
       const table = makeTable(columns, overview.rows, { name: "Stages of the step", by: -1, limit: FIRST_STAGES, note: overview.caption, csv: true, pick: ([name]) => page.search(name) });
       find("top").replaceChildren(title, table);
