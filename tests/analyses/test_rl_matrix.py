@@ -174,7 +174,8 @@ def test_timers_are_the_stages_that_traces_know():
     assert parse_timed_stage("timing/train/prepare_for_generation/transfer_and_update_weights") == "update_weights"  # fmt: skip
     assert parse_timed_stage("timing_s/rollouter/validate_time") == "test"
     assert parse_timed_stage("timing/train/data_processing") == "data_processing"
-    for name in ("timing_s/step", "timing_s/stop_profile", "perf/throughput", "timing/train/idle/validation",
+    assert parse_timed_stage("timing/train/idle/validation") == "test"
+    for name in ("timing_s/step", "timing_s/stop_profile", "perf/throughput",
                  "timing_s/agent_loop/generate_sequences/mean", "timing/train/total_step_time"):  # fmt: skip
         assert parse_timed_stage(name) is None
 
@@ -213,7 +214,7 @@ def test_of_two_logs_of_a_run_one_is_used_and_the_other_named(tmp_path):
     write_log(tmp_path, {1: {"gen": 9.0}}, "few.jsonl")
     found = result(tmp_path)
     assert by_stage(found.report, "rl-matrix", "not_measured", "in log")["gen"] == 1_000_000_000
-    assert "1 more logs of the same runs were not used" in section(found.report, "driver-log").caveats
+    assert "1 more log file of the same run was not used" in section(found.report, "driver-log").caveats
 
 
 def test_tokens_per_second_are_those_logged_over_the_walls_traced(tmp_path):

@@ -41,7 +41,7 @@ def stated(finding):
 
 @pytest.mark.slow
 def test_planted_faults_are_named_first_with_their_amount(tmp_path):
-    """Of 256 logs, 95 % name the fault, 85 % name it first, and 90 % of the named amounts are within 15 %."""
+    """Of 256 logs, 95 % name the fault, 85 % name it first, and 95 % of the named amounts are within 15 %."""
     cases = [(fault, trainer) for fault, trainers in FAULTS.items() for trainer in trainers]
     counts, amounts = Counter(), []
     for seed, ((fault, trainer), drift, noise, _) in enumerate(product(cases, (0.0, 0.3), (0.01, 0.03), range(2))):
@@ -57,7 +57,7 @@ def test_planted_faults_are_named_first_with_their_amount(tmp_path):
     assert counts["named"] >= 0.95 * counts["all"], counts
     assert counts["first"] >= 0.85 * counts["all"], counts
     within = sum(error <= 0.15 for error in amounts) / len(amounts)
-    assert within >= 0.9, (within, sorted(amounts)[-10:])
+    assert within >= 0.95, (within, sorted(amounts)[-10:])
 
 
 @pytest.mark.slow

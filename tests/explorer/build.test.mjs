@@ -4,7 +4,11 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { test } from "node:test";
+import { gzipSync } from "node:zlib";
 import { WEB } from "./load.mjs";
+
+/** The sizes reached, in bytes of gzip. They only go down; a feature that needs more replaces one, or says why in its commit. */
+const MOST_BYTES = { "page.js": 34_850, "comparison.js": 31_850, "page.css": 2_250 };
 
 const built = (folder, file) => readFileSync(path.join(folder, file), "utf8");
 
@@ -18,6 +22,21 @@ test("the committed page is what the pinned build makes", () => {
 test("the page can be inlined: no closing tag, no address, no placeholder", () => {
   const folder = path.resolve(WEB, "..");
   for (const file of ["page.js", "comparison.js", "page.css"]) assert.doesNotMatch(built(folder, file), /<\/(?:script|style)|https?:|\{\{\w+\}\}|@import/i);
+});
+
+test("the programs and the style are no larger than the size reached", (context) => {
+  for (const [file, most] of Object.entries(MOST_BYTES)) {
+    const size = gzipSync(built(path.resolve(WEB, ".."), file), { level: 9 }).length;
+    context.diagnostic(`${file}: ${size} bytes of gzip`);
+    assert.ok(size <= most, `${file}: ${size} bytes of gzip, at most ${most}`);
+    assert.ok(size > most * 0.97, `${file}: ${size} bytes of gzip: lower its limit of ${most}`);
+  }
+});
+
+test("each program leaves out what only the other kind of page needs", () => {
+  const [page, comparison] = ["page.js", "comparison.js"].map((file) => built(path.resolve(WEB, ".."), file));
+  for (const text of ["Where the change", "align stages"]) assert.deepEqual([page.includes(text), comparison.includes(text)], [false, true], text);
+  for (const text of ["Top issues", "Heat map", "Memory in use", "Stages of the step"]) assert.deepEqual([page.includes(text), comparison.includes(text)], [true, false], text);
 });
 
 test("names reach the page as text only", () => {

@@ -76,7 +76,7 @@ test("names and numbers read well", () => {
   assert.equal(formatTime(63_662_748), "63.7\u00a0ms");
   assert.equal(formatTime(999), "999\u00a0ns");
   assert.equal(formatTime(1_234_000_000_000), "1,234\u00a0s");
-  assert.equal(formatTime(-4_864_412), "-4.86\u00a0ms");
+  assert.equal(formatTime(-4_864_412), "−4.86\u00a0ms");
   assert.equal(formatBytes(1536), "1.5\u00a0KiB");
   assert.deepEqual([formatShare(0.0312), formatShare(0.5)], ["3.1\u00a0%", "50\u00a0%"]);
 });

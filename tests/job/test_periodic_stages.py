@@ -210,7 +210,9 @@ def test_gpus_that_idle_in_a_scheduled_stage_are_the_stage_and_no_silence(tmp_pa
 def log_of(steps, **stages):
     """A driver's log of these step times, and of the times of its stages by step."""
     rows = [(step, stage, ns) for stage, times in stages.items() for step, ns in times.items()]
-    return RunDriverLog("driver.log", from_rows(("step", "canonical", "dur_ns"), rows), steps, {})
+    return RunDriverLog(
+        "driver.log", frozenset({"driver.log"}), from_rows(("step", "canonical", "dur_ns"), rows), steps, {}
+    )
 
 
 def logged(log):

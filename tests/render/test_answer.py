@@ -4,18 +4,19 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tracekit.model.report import Metric, Report
+from tracekit.model.report import Heading, Metric, Report, Section, Sheet
 from tracekit.pipeline.run import Options, analyze_uncached
 from tracekit.render.explorer.plain.answer import write_answer
-from tracekit.render.explorer.report_values import RankDelays, read_rank_delays
+from tracekit.render.explorer.report_values import NO_RANKS, RankDelays, RankKey, RankTable, read_rank_delays
 from tracekit.render.json import render_json
 from tracekit.render.options import RenderOptions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NONE = RankDelays({}, {})
+NONE = RankDelays(NO_RANKS, NO_RANKS)
 
 
 def analyze(path):
@@ -78,11 +79,19 @@ def test_a_run_without_a_device_says_what_its_hosts_did():
     assert [int(share) for share in re.findall(r"(\d+) %", answer)] == [round(share * 100) for share in shares.values()]
 
 
+def make_table(times):
+    """A table of times by (role, rank)."""
+    return RankTable(
+        frozenset({"role"}), {RankKey(None, role, None, rank): time for (role, rank), time in times.items()}
+    )
+
+
 def answer_with(late_ns, beyond_ns=None):
     """The answer for a step of 100 ms, half compute and half idle, without copies."""
     metrics = {"step_wall": 100e6, "compute_ratio": 0.5, "copy_ratio": 0.0, "idle_ratio": 0.5}
     headline = tuple(Metric(name, value, "ns" if name == "step_wall" else "ratio") for name, value in metrics.items())
-    return write_answer(Report("a run", "1.0", headline=headline), RankDelays(late_ns, beyond_ns or {}))
+    delays = RankDelays(make_table(late_ns), make_table(beyond_ns or {}))
+    return write_answer(Report("a run", "1.0", headline=headline), delays)
 
 
 def test_the_answer_names_the_rank_that_others_wait_for():
@@ -108,16 +117,68 @@ def test_ranks_of_two_roles_have_delays_of_their_own():
     (section,) = (section for section in values["sections"] if section["id"] == "stragglers")
     (sheet,) = (sheet for sheet in section["sheets"] if sheet["name"] == "waits")
     names = [heading["name"] for heading in sheet["headings"]]
-    delays = read_rank_delays(report)
-    assert {role for role, _ in delays.late_ns} == {"actor-rollout-ref", "value-model"}
-    for (role, rank), late_ns in delays.late_ns.items():
+    late = read_rank_delays(report).late_ns
+    assert {key.role for key in late.values} == {"actor-rollout-ref", "value-model"}
+    for key, late_ns in late.values.items():
         rows = [dict(zip(names, row, strict=True)) for row in sheet["rows"]]
-        waits = [row["each_ns"] for row in rows if (row["role"], row["late_rank"]) == (role, rank)]
+        waits = [row["each_ns"] for row in rows if (row["role"], row["late_rank"]) == (key.role, key.rank)]
         assert late_ns == pytest.approx(sum(waits))
-        assert delays.get_late_ns(role, rank) == late_ns
-    assert delays.get_late_ns("reward", 0) is None
+        assert late.get_value(SimpleNamespace(run="", role=key.role, rank=key.rank)) == late_ns
+    assert late.get_value(SimpleNamespace(run="", role="reward", rank=0)) is None
 
 
 @pytest.mark.parametrize("answer", ["", "Run 2 is 3 % slower."])
 def test_a_report_without_numbers_has_its_title_or_its_own_answer(answer):
     assert write_answer(Report("a run", "1.0", answer=answer), NONE) == (answer or "a run")
+
+
+def make_delays(*rows):
+    """A report whose steps take 100 ns, with rows of (role, rank, time that others wait, time beyond the median)."""
+    waits = Sheet(
+        "waits",
+        "",
+        tuple(Heading(name, "") for name in ("role", "late_rank", "each_ns")),
+        tuple(row[:3] for row in rows),
+    )
+    work = Sheet(
+        "ranks",
+        "",
+        tuple(Heading(name, "") for name in ("role", "rank", "beyond_ns")),
+        tuple((*row[:2], row[3]) for row in rows),
+    )
+    section = Section("stragglers", "", sheets=(waits, work))
+    return Report("a run", "1.0", headline=(Metric("step_wall", 100, "ns"),), sections=(section,))
+
+
+def test_a_rank_of_one_role_is_not_summed_with_the_same_rank_of_another():
+    """Ranks 0 to 2 of two roles: 5 and 7 ns for their ranks 1 are not 12 ns for one rank 1."""
+    rows = [
+        ("actor", 0, 0, 0),
+        ("actor", 1, 5, 6),
+        ("actor", 2, 1, 0),
+        ("critic", 0, 0, 0),
+        ("critic", 1, 7, 4),
+        ("critic", 2, 0, 0),
+    ]
+    report = make_delays(*rows)
+    assert (
+        write_answer(report, read_rank_delays(report))
+        == "A step takes 100 ns. Other ranks wait 7.00 ns for rank 1 of critic."
+    )
+    report = make_delays(*((role, rank, 0, beyond) for role, rank, _, beyond in rows))
+    assert (
+        write_answer(report, read_rank_delays(report))
+        == "A step takes 100 ns. Rank 1 of actor works 6.00 ns longer than the median rank."
+    )
+
+
+def test_of_two_ranks_the_one_that_is_waited_for_more_is_named():
+    """The critic's rank 1 is 40 ns later than the other, the actor's rank 0 45 ns: the net time decides which is named."""
+    rows = [("actor", 0, 50, 9), ("actor", 1, 5, 0), ("critic", 0, 20, 0), ("critic", 1, 60, 9)]
+    report = make_delays(*rows)
+    assert (
+        write_answer(report, read_rank_delays(report))
+        == "A step takes 100 ns. Rank 1 waits 50.0 ns for rank 0 of actor."
+    )
+    report = make_delays(*((role, rank, 50, beyond) for role, rank, _, beyond in rows))
+    assert write_answer(report, read_rank_delays(report)) == "A step takes 100 ns."

@@ -477,6 +477,29 @@ def test_clock_offsets_of_the_report_are_taken_off(traces):
         assert [start - shift for start, _, _ in before] == [start for start, _, _ in after]
 
 
+def make_role_sheet(name, rank, value, *rows):
+    return Sheet(name, name, (Heading("role", ""), Heading(rank, ""), Heading(value, "")), rows)
+
+
+def test_ranks_of_two_roles_have_their_own_offsets_and_delays(traces):
+    """Both traces are of a rank 0, of different roles: nothing of one is shown at the other."""
+    roles = ("actor", "critic")
+    blocks = [build_blocks(trace) for trace in traces]
+    blocks = [replace(of, source=replace(of.source, rank=0, role=role)) for of, role in zip(blocks, roles, strict=True)]
+    sheets = (
+        make_role_sheet("clocks", "rank", "offset_ns", ("actor", 0, 0), ("critic", 0, 5_000_000)),
+        make_role_sheet("ranks", "rank", "beyond_ns", ("actor", 0, 30), ("critic", 0, -30)),
+        make_role_sheet("waits", "late_rank", "each_ns", ("actor", 0, 7), ("actor", 0, 4), ("critic", 0, 2)),
+    )
+    report = replace(EMPTY, sections=(Section("stragglers", "", sheets=sheets),))
+    page, plain = Page(write_explorer_page(report, blocks, ASSETS, CAUSE_ROWS).text), written(traces)
+    assert [(row["role"], row["late"], row["beyond"]) for row in page.head["rows"]] == [
+        ("actor", 11, 30), ("critic", 2, -30),
+    ]  # fmt: skip
+    for row, shift in ((0, 0), (1, 5_000_000)):
+        assert [start - shift for start, *_ in kernels_of(plain, row)] == [start for start, *_ in kernels_of(page, row)]
+
+
 def test_a_run_without_a_device_has_its_host_threads_as_rows(tmp_path):
     """Outermost ops alone, collectives as communication; 100 µs of a step with 60 in ops."""
     rows = [

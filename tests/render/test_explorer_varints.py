@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_reading import decode_varints, unfold_signs
 
-from tracekit.render.explorer.varints import encode_columns, encode_varints, fold_signs, take_differences
+from tracekit.render.explorer.varints import (
+    encode_column_parts,
+    encode_columns,
+    encode_varints,
+    fold_signs,
+    take_differences,
+    take_part_differences,
+)
 
 NUMBERS = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1)), max_size=40)
 SIGNED = st.lists(st.integers(-(2**61), 2**61), max_size=40)
@@ -57,3 +64,20 @@ def test_signed_differences_are_read_back(values):
 
 def test_columns_begin_with_the_number_of_rows():
     assert decode_varints(encode_columns([np.array([1, 2]), np.array([300, 4])])).tolist() == [2, 1, 2, 300, 4]
+
+
+@given(st.lists(st.lists(st.integers(0, 2**63 - 1), max_size=6), max_size=6))
+def test_columns_in_parts_have_the_bytes_of_each_part_alone(parts):
+    columns = [np.array([value >> shift for part in parts for value in part], np.int64) for shift in (0, 40)]
+    sizes = np.array(list(map(len, parts)), np.int64)
+    alone = [
+        encode_columns([np.array([value >> shift for value in part], np.int64) for shift in (0, 40)]) for part in parts
+    ]
+    assert encode_column_parts(columns, sizes) == alone
+
+
+@given(st.lists(st.lists(st.integers(0, 2**62), max_size=6), max_size=6))
+def test_differences_in_parts_are_those_of_each_part_alone(parts):
+    sizes, values = np.array(list(map(len, parts)), np.int64), np.array([v for part in parts for v in part], np.int64)
+    alone = [value for part in parts for value in take_differences(np.array(part, np.int64)).tolist()]
+    assert take_part_differences(values, sizes).tolist() == alone

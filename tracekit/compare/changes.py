@@ -14,6 +14,7 @@ from tracekit.compare.sides import ComparedSide, average_runs, is_all_positive
 from tracekit.compare.work_units import WINDOW_KEY, choose_work_unit, has_no_steps, is_whole_recording_sum
 from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.metrics import (
+    ENGINE_METRICS,
     LAUNCH_CADENCE,
     METRICS,
     PER_WORK,
@@ -27,6 +28,7 @@ from tracekit.model.metrics import (
     get_metric_title,
 )
 from tracekit.model.records import dataclass
+from tracekit.model.stats.differences import compare_means
 from tracekit.model.stats.outlook import draw_comparisons, find_detectable_change
 from tracekit.model.stats.speedup import (
     FOOTNOTES,
@@ -67,17 +69,21 @@ class ComparisonChoices:
 STEP: Key = (STEP_TIME, None, None)
 _NUMBER = itemgetter(1)  # the step number in a step's id
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
+ENGINE_KEY: Key = (ENGINE_METRICS[0], None, None)
+"""Throughput of rollout engines."""
 
 
 def choose_headline_metric(base: ComparedSide, opt: ComparedSide, *, force: bool = False) -> Key:
     """Choose the metric that the headline compares.
 
-    It is the unprofiled step if both sides have it, else the profiled step. Without step marks it is the
-    unit of work that both sides have, or with `force` the whole recording.
+    It is the unprofiled step if both sides have it, else the profiled step. Of logs of engines alone it is their
+    throughput. Without step marks it is the unit of work that both sides have, or with `force` the whole recording.
     """
     both = base.samples.keys() & opt.samples.keys()
     if UNPROFILED_STEP in both:
         return UNPROFILED_STEP
+    if ENGINE_KEY in both and not any(key in side.samples for key in (STEP, WINDOW_KEY) for side in (base, opt)):
+        return ENGINE_KEY
     if not (has_no_steps(base) or has_no_steps(opt)):
         return STEP
     unit = choose_work_unit(base, opt)
@@ -112,7 +118,15 @@ def compare_metrics(base: ComparedSide, opt: ComparedSide, choices: ComparisonCh
     """
     answered = choose_headline_metric(base, opt, force=choices.force)
     judged = list(_judge_metrics(base, opt, choices, answered))
-    return tuple(sorted(_apply_holm_to_changes(judged, choices.level, answered), key=_rank_change))
+    changes = map(_clear_direction, _apply_holm_to_changes(judged, choices.level, answered))
+    return tuple(sorted(changes, key=_rank_change))
+
+
+def _clear_direction(change: Change) -> Change:
+    """Call a change of a metric without a better direction changed, neither faster nor slower."""
+    if change.better != "neither" or change.word not in ("regression", "improvement"):
+        return change
+    return replace(change, word="changed")
 
 
 def _rank_change(change: Change) -> tuple[int, float, str, str]:
@@ -177,9 +191,31 @@ def _judge_metric(
         return _judge_metric_interval(key, kind, base, opt, choices)
     else:
         change = _compare_times_with_zeros(key, kind, base, opt)
+        change = _judge_engine_difference(change, base, opt, choices) if change else None
     if change is None:
         return None
     return JudgedChange(change)
+
+
+def _judge_engine_difference(
+    change: Change, base: MetricSamples, opt: MetricSamples, choices: ComparisonChoices
+) -> Change:
+    """Judge a metric of engines that is zero in some windows by the interval of its difference; leaves others as they are."""
+    if change.name not in ENGINE_METRICS:
+        return change
+    found = compare_means(base.values, opt.values, level=choices.level)
+    change = replace(
+        change, difference_low=found.low, difference_high=found.high, label=found.label, notes=(), reason=""
+    )
+    if found.low is None or found.high is None:
+        return replace(change, reason=SHORT_CAPS["no interval"])
+    if min(len(base.runs), len(opt.runs)) < 2 and not choices.assume_independent_steps:
+        return replace(change, reason=SHORT_CAPS["one run each"])
+    smallest = choices.min_effect * found.base
+    if found.low > smallest or found.high < -smallest:
+        is_worse = (found.low > 0) != (change.better == "higher")
+        return replace(change, word="regression" if is_worse else "improvement")
+    return change
 
 
 def _judge_metric_interval(
@@ -216,6 +252,9 @@ def _judge_metric_interval(
         notes=(*notes, *pairing_notes),
         reason=explain_inconclusive(judgement, ratio, assume_independent_steps=choices.assume_independent_steps),
     )
+    if key[0] in ENGINE_METRICS:
+        found = compare_means(base.values, opt.values, level=choices.level)
+        change = replace(change, difference=found.difference, difference_low=found.low, difference_high=found.high)
     return JudgedChange(change, judgement)
 
 

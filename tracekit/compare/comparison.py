@@ -38,6 +38,8 @@ class Change:
     - `difference` is second minus first. `label` names the coverage of the interval.
     - `detectable` is the smallest change that would have been called a regression in 80 % of cases. Only
       the step and its stages have it; it is None if these runs allow no verdict.
+    - `difference_low` and `difference_high` bound `difference`; only metrics of engines have them, because
+      theirs may be zero.
     - `reason` explains an inconclusive `word` in a few words; `notes` have the details.
     - `step_ratio`, `step_low` and `step_high` are the step speedup from a stage alone (`compare.amdahl`).
     """
@@ -68,6 +70,8 @@ class Change:
     step_low: float | None = None
     step_high: float | None = None
     reason: str = ""
+    difference_low: float | None = None
+    difference_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +126,35 @@ class LengthChange:
     raw: float
     per_token: float
     change: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     word: Word
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedLog:
+    """One log of a side, times in ns per step: as logged, and at the mean length of all logs (None: lengths unknown).
+
+    `tokens` are those of a step; `steps` are the steps that count.
+    """
+
+    side: str
+    run: str
+    steps: int
+    tokens: float | None
+    step: float
+    at_equal_length: float | None
+    trainer: str = ""
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LengthComparison:
-    """Two logs at equal length, the step first.
+    """Logs of two sides at equal length, the step first.
 
     `overlap` is the intersection of the ranges of tokens per step over their union. `at` is the number of tokens at which
-    both are compared. `differences` forbid a verdict.
+    both are compared. `differences` forbid a verdict. `by_run`: the intervals are by run, since a side has several logs.
     """
 
     changes: tuple[LengthChange, ...]
@@ -142,6 +163,7 @@ class LengthComparison:
     opt_tokens: float
     at: float
     differences: tuple[Difference, ...] = ()
+    by_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +197,7 @@ class Comparison(Displayed):
     - `memory` compares the snapshots; None if a side has none.
     - `reading` describes how the inputs were interpreted, `warnings` lists caveats.
     - `needed` lists data that would allow a stronger verdict, `outlook` the probability of each verdict.
+    - `logs` lists the logs if a side has several.
     - `sessions_apart`: all runs of one side ran before all of the other, so the change cannot be separated
       from other changes in between.
     """
@@ -203,6 +226,7 @@ class Comparison(Displayed):
     origin: Attribution | None = None
     memory: MemoryChange | None = None
     lengths: LengthComparison | None = None
+    logs: tuple[ComparedLog, ...] = ()
     schema: str = SCHEMA
     timeline: Timeline | None = None
     """Data of both sides for the page only; JSON does not have it."""

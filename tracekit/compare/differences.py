@@ -8,7 +8,7 @@ from math import log, log1p
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import format_short_amount
 from tracekit.compare.noise import NoiseFile
-from tracekit.compare.sides import ComparedSide, is_all_positive
+from tracekit.compare.sides import ENGINE_PREFIX, ComparedSide, is_all_positive
 from tracekit.job.sessions import LEAST_SESSIONS, SESSION_GAP_NS, count_sessions, measure_session_gap
 from tracekit.model.metrics import METRICS, PER_WORK, STAGE_TIME
 from tracekit.model.records import dataclass
@@ -48,6 +48,7 @@ def list_side_differences(base: ComparedSide, opt: ComparedSide) -> tuple[Differ
     """List the properties that should be equal and are not, the blocking ones first."""
     unlike = [
         *_list_fact_differences(base, opt),
+        *_list_setting_differences(base, opt),
         *_find_different_work(base, opt),
         *_list_work_amount_differences(base, opt),
     ]
@@ -77,6 +78,15 @@ def _list_fact_differences(base: ComparedSide, opt: ComparedSide) -> Iterator[Di
             nothing = "no GPU activity recorded"
             meaning = "only one side was traced on its GPU"
             yield Difference(name, before or nothing, after or nothing, blocking=True, meaning=meaning)
+
+
+def _list_setting_differences(base: ComparedSide, opt: ComparedSide) -> Iterator[Difference]:
+    """List the settings of engines that differ: they may be the change under test."""
+    for name in sorted(base.fingerprint.keys() & opt.fingerprint.keys()):
+        before, after = base.fingerprint[name], opt.fingerprint[name]
+        if name.startswith(ENGINE_PREFIX) and before != after:
+            meaning = "a setting of the engine"
+            yield Difference(name.removeprefix(ENGINE_PREFIX), before, after, blocking=False, meaning=meaning)
 
 
 def _has_gpu_times(side: ComparedSide) -> bool:

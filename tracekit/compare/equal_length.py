@@ -6,15 +6,16 @@ of the code. The verdict is that at equal length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tracekit.compare.comparison import Difference, LengthChange, LengthComparison, Word
+from tracekit.compare.comparison import Change, Difference, LengthChange, LengthComparison, Word
 from tracekit.job.run_log.counted_steps import Mask
 from tracekit.job.run_log.lengths import LEAST_STEPS_OF_TWO
 from tracekit.job.run_log.stages import PERIODIC, LoggedSteps
 from tracekit.job.run_log.values import Floats
+from tracekit.model.metrics import UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.stats.equal_length import (
     LEAST_FIT,
     EqualLengthChange,
@@ -75,8 +76,90 @@ def compare_lengths(
             changes.append(change)
     means = float(x0[:, 0].mean()), float(x1[:, 0].mean())
     at = float(np.concatenate([x0[:, 0], x1[:, 0]]).mean())
-    unlike = tuple(_list_log_differences(base, opt))
+    unlike = tuple(list_log_differences([base], [opt]))
     return LengthComparison(tuple(changes), overlap, means[0], means[1], at, unlike) if changes else None
+
+
+def pool_lengths(
+    base: Sequence[LoggedSteps], opt: Sequence[LoggedSteps], changes: Iterable[Change]
+) -> LengthComparison | None:
+    """Combine several logs per side: changes raw and per token, and at equal length by run, from the judged `changes`.
+
+    None if a log has no tokens, or too few steps. The times of `changes` are those at the mean length of all logs.
+    """
+    first, second = _pool_token_counts(base), _pool_token_counts(opt)
+    if first is None or second is None:
+        return None
+    common = set(_list_common_stages(base[0], opt[0]))
+    for steps in (*base, *opt):
+        common.intersection_update(_list_common_stages(steps, steps))
+    compared = [change for change in changes if _is_length_change(change, common)]
+    rows = tuple(row for change in compared if (row := _pool_stage(base, opt, change)) is not None)
+    at = float(np.concatenate([first, second]).mean())
+    means = float(first.mean()), float(second.mean())
+    unlike = tuple(list_log_differences(base, opt))
+    overlap = measure_range_overlap(first, second)
+    return LengthComparison(rows, overlap, means[0], means[1], at, unlike, by_run=True) if rows else None
+
+
+def _pool_token_counts(side: Sequence[LoggedSteps]) -> Floats | None:
+    """Concatenate the tokens per step of all logs of a side; None if a log has none."""
+    counts = [of_log for steps in side if (of_log := _get_token_counts(steps)) is not None]
+    return np.concatenate(counts) if len(counts) == len(side) else None
+
+
+def _is_length_change(change: Change, stages: Container[str | None]) -> bool:
+    """Check whether a change is that of the logged step or of a common stage."""
+    return (change.name == UNPROFILED and change.stage is None) or (
+        change.name == UNPROFILED_STAGE and change.stage in stages
+    )
+
+
+def _pool_stage(base: Sequence[LoggedSteps], opt: Sequence[LoggedSteps], change: Change) -> LengthChange | None:
+    """Combine one stage (or the step) of several logs; None if a log lacks it in a steady step."""
+    means, rates = [], []
+    for side in (base, opt):
+        seconds = [_get_seconds(steps, change.stage) for steps in side]
+        known = [of_log for of_log in seconds if of_log is not None]
+        if len(known) < len(side):
+            return None
+        tokens = sum(float(counts.sum()) for steps in side if (counts := _get_token_counts(steps)) is not None)
+        means.append(float(np.mean([of_log.mean() for of_log in known])))
+        rates.append(sum(float(of_log.sum()) for of_log in known) / tokens)
+    times = means[0] * 1e9, means[1] * 1e9
+    low, high = (None if end is None else 1 / end - 1 for end in (change.high, change.low))
+    at_equal = times[1] / times[0] - 1 if change.ratio is None else 1 / change.ratio - 1
+    return LengthChange(
+        change.stage,
+        times[0],
+        times[1],
+        times[1] / times[0] - 1,
+        rates[1] / rates[0] - 1,
+        at_equal,
+        low,
+        high,
+        change.word,
+        "fixed work" if change.stage in _FIXED else change.reason,
+    )
+
+
+def measure_log_level(steps: LoggedSteps, logs: Sequence[LoggedSteps]) -> float | None:
+    """Measure the step time of a log at the mean length of all logs, in s; None without lengths of each log."""
+    fewest = min(log.counted.steady_count for log in logs)
+    parts = [
+        _choose_covariates(log, log.counted.steady, None, fewest) if log.counted.is_enough else None for log in logs
+    ]
+    known = [part for part in parts if part is not None]
+    x, t = _choose_covariates(steps, steps.counted.steady, None, fewest), _get_seconds(steps, None)
+    if len(known) < len(parts) or x is None or t is None:
+        return None
+    return fit_at_length(x, t, np.concatenate(known).mean(axis=0)).level
+
+
+def get_mean_tokens(steps: LoggedSteps) -> float | None:
+    """Get the mean number of tokens of the steady steps; None if unknown."""
+    counts = _get_token_counts(steps)
+    return None if counts is None else float(counts.mean())
 
 
 def lacks_common_length(lengths: LengthComparison | None) -> bool:
@@ -103,8 +186,8 @@ def _list_common_stages(base: LoggedSteps, opt: LoggedSteps) -> list[str]:
     for stage in base.stages:
         if stage.where == "inside" and not stage.is_wait and stage.canonical not in PERIODIC:
             found[stage.canonical] = float(np.nanmean(stage.seconds))
-    others = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
-    return sorted((stage for stage in found if stage in others), key=lambda stage: -found[stage])
+    opt_stages = {stage.canonical for stage in opt.stages if stage.where == "inside" and not stage.is_wait}
+    return sorted((stage for stage in found if stage in opt_stages), key=lambda stage: -found[stage])
 
 
 def _get_seconds(steps: LoggedSteps, stage: str | None) -> Floats | None:
@@ -166,27 +249,43 @@ def _choose_length_word(change: EqualLengthChange, count: int, min_effect: float
     return ("no change" if inside else "inconclusive"), note
 
 
-def _list_log_differences(base: LoggedSteps, opt: LoggedSteps) -> Iterator[Difference]:
-    """List what makes two logs incomparable: trainer, GPUs, truncated answers, samples per step."""
-    facts = (
-        ("trainer", base.mode.label, opt.mode.label, "one name means different times in other trainers"),
-        ("gpus", _format_gpu_count(base.gpus), _format_gpu_count(opt.gpus), "another number of GPUs"),
+def list_log_differences(base: Sequence[LoggedSteps], opt: Sequence[LoggedSteps]) -> Iterator[Difference]:
+    """List what makes logs incomparable: trainer, GPUs, truncated answers, samples per step. Logs of one side must agree too."""
+    yield from _list_log_fact_differences(
+        base, opt, "trainer", _get_trainer, "one name means different times in other trainers"
     )
-    for name, first, second, meaning in facts:
-        if first and second and first != second:
-            yield Difference(name, first, second, blocking=True, meaning=meaning)
-    clipped = [_get_clip_ratio(steps) for steps in (base, opt)]
-    if None not in clipped and (clipped[0] > MOST_CLIPPED) != (clipped[1] > MOST_CLIPPED):  # type: ignore[operator]
-        texts = [f"{ratio:.0%}" for ratio in clipped]
-        yield Difference("truncated answers", texts[0], texts[1], blocking=True, meaning="lengths are cut on one side")
-    samples = [_count_log_samples(steps) for steps in (base, opt)]
+    yield from _list_log_fact_differences(base, opt, "gpus", _format_gpu_count, "another number of GPUs")
+    clipped = [_average_log_facts(map(_get_clip_ratio, side)) for side in (base, opt)]
+    if clipped[0] is not None and clipped[1] is not None and (clipped[0] > MOST_CLIPPED) != (clipped[1] > MOST_CLIPPED):
+        meaning = "lengths are cut on one side"
+        yield Difference("truncated answers", f"{clipped[0]:.0%}", f"{clipped[1]:.0%}", blocking=True, meaning=meaning)
+    samples = [_average_log_facts(map(_count_log_samples, side)) for side in (base, opt)]
     if samples[0] and samples[1] and abs(samples[1] / samples[0] - 1) > LEAST_VARIATION:
-        texts = [f"{count:,.0f}" for count in samples]
-        yield Difference("samples per step", texts[0], texts[1], blocking=True, meaning="another batch")
+        first, second = f"{samples[0]:,.0f}", f"{samples[1]:,.0f}"
+        yield Difference("samples per step", first, second, blocking=True, meaning="another batch")
 
 
-def _format_gpu_count(count: int | None) -> str:
-    return "" if count is None else str(count)
+def _list_log_fact_differences(
+    base: Sequence[LoggedSteps], opt: Sequence[LoggedSteps], name: str, get: Callable[[LoggedSteps], str], meaning: str
+) -> Iterator[Difference]:
+    """List the difference of a fact that all logs must share; empty texts are unknown."""
+    first, second = (sorted({text for steps in side if (text := get(steps))}) for side in (base, opt))
+    if first and second and len({*first, *second}) > 1:
+        yield Difference(name, ", ".join(first), ", ".join(second), blocking=True, meaning=meaning)
+
+
+def _get_trainer(steps: LoggedSteps) -> str:
+    return steps.mode.label
+
+
+def _average_log_facts(values: Iterable[float | None]) -> float | None:
+    """Average the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _format_gpu_count(steps: LoggedSteps) -> str:
+    return "" if steps.gpus is None else str(steps.gpus)
 
 
 def _get_clip_ratio(steps: LoggedSteps) -> float | None:

@@ -46,6 +46,11 @@ RULE_METRIC_ALIASES = {
     "memory.stranded": "device_end_stranded",
     "memory.host_peak_allocated": "host_peak_allocated",
     "memory.host_peak_reserved": "host_peak_reserved",
+    "engine.throughput": "engine_throughput",
+    "engine.running": "engine_running",
+    "engine.waiting": "engine_waiting",
+    "engine.kv_cache": "engine_kv_ratio",
+    "engine.preemptions": "engine_preemptions",
     "time": STAGE_TIME,
     NEW_OOM_RULE: OUT_OF_MEMORY,
 }

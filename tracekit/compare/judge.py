@@ -8,6 +8,7 @@ from math import log
 
 from tracekit.compare.amdahl import add_step_speedups, format_speedup_with_interval
 from tracekit.compare.changes import (
+    ENGINE_KEY,
     STEP,
     ComparisonChoices,
     choose_headline_metric,
@@ -19,6 +20,7 @@ from tracekit.compare.changes import (
 )
 from tracekit.compare.comparison import (
     Change,
+    ComparedLog,
     Comparison,
     Difference,
     ExcludedStep,
@@ -33,7 +35,14 @@ from tracekit.compare.differences import (
     list_confounder_warnings,
     list_side_differences,
 )
-from tracekit.compare.equal_length import compare_lengths, describe_compared_lengths, lacks_common_length
+from tracekit.compare.equal_length import (
+    compare_lengths,
+    describe_compared_lengths,
+    get_mean_tokens,
+    lacks_common_length,
+    measure_log_level,
+    pool_lengths,
+)
 from tracekit.compare.gates.outcomes import apply_gate_rules
 from tracekit.compare.memory_change import MemoryChange, MemoryLevel
 from tracekit.compare.noise import check_noise_fits
@@ -49,6 +58,7 @@ from tracekit.compare.work_units import describe_unmarked_recordings as recordin
 from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.errors import NothingComparableError, TracekitError
 from tracekit.model.metrics import (
+    ENGINE_METRICS,
     LAUNCH_CADENCE,
     PER_WORK,
     RANGE_CADENCE,
@@ -114,12 +124,14 @@ def _compare_step_sides(
     base: ComparedSide, opt: ComparedSide, key: Key, memory: MemoryChange | None, choices: ComparisonChoices
 ) -> Comparison:
     """Compare two sides that both have steps, or the unit `key` in their place."""
-    lengths = _compare_side_lengths(base, opt, choices)
+    choices, choice_notes = _drop_unusable_choices(choices, base, opt)
+    judged = compare_metrics(base, opt, choices)
+    lengths = _compare_side_lengths(base, opt, judged, choices)
     unlike = _list_all_differences(base, opt, lengths)
     blocked = has_blocking_difference(unlike) and not choices.force
     unequal = _has_unequal_work(unlike, lengths) and not choices.force
-    choices, choice_notes = _drop_unusable_choices(choices, base, opt)
-    metrics = tuple(_withhold_verdicts(compare_metrics(base, opt, choices), blocked=blocked, uneven=unequal))
+    metrics = tuple(_withhold_verdicts(judged, blocked=blocked, uneven=unequal))
+    lengths = _withhold_length_verdicts(lengths, withheld=blocked)
     step = next(change for change in metrics if (change.name, change.role, change.stage) == key)
     origin = None
     if not blocked:
@@ -164,6 +176,7 @@ def _compare_step_sides(
         untested_passes=choices.gate.untested_passes,
         memory=memory,
         lengths=lengths,
+        logs=tuple(_list_compared_logs(base, opt)),
     )
 
 
@@ -179,17 +192,54 @@ def _has_unequal_work(unlike: tuple[Difference, ...], lengths: LengthComparison 
     return has_uneven_work(unlike) or lacks_common_length(lengths)
 
 
-def _compare_side_lengths(base: ComparedSide, opt: ComparedSide, choices: ComparisonChoices) -> LengthComparison | None:
-    """Compare the logs of two sides at equal length, if each has one."""
-    if len(base.logs) != 1 or len(opt.logs) != 1:
+def _compare_side_lengths(
+    base: ComparedSide, opt: ComparedSide, judged: Iterable[Change], choices: ComparisonChoices
+) -> LengthComparison | None:
+    """Compare the logs of two sides at equal length, if each run has one; several of a side by run."""
+    before, after = tuple(base.logs.values()), tuple(opt.logs.values())
+    if not before or not after:
         return None
-    return compare_lengths(base.logs[0], opt.logs[0], level=choices.level, min_effect=choices.min_effect)
+    if len(before) == len(after) == 1:
+        return compare_lengths(before[0], after[0], level=choices.level, min_effect=choices.min_effect)
+    return pool_lengths(before, after, judged)
+
+
+def _withhold_length_verdicts(lengths: LengthComparison | None, *, withheld: bool) -> LengthComparison | None:
+    """Withhold the verdicts at equal length of sides that are not comparable."""
+    if lengths is None or not (withheld or (lengths.by_run and lacks_common_length(lengths))):
+        return lengths
+    return replace(lengths, changes=tuple(replace(change, word="not comparable") for change in lengths.changes))
+
+
+def _list_compared_logs(base: ComparedSide, opt: ComparedSide) -> Iterator[ComparedLog]:
+    """List the logs of both sides; none if each side has one."""
+    logs = (*base.logs.values(), *opt.logs.values())
+    if len(logs) < 3:
+        return
+    for side in (base, opt):
+        for run, steps in side.logs.items():
+            steady = steps.counted.steady
+            if not steady.any():
+                continue
+            level = measure_log_level(steps, logs)
+            yield ComparedLog(
+                side.name,
+                run,
+                int(steady.sum()),
+                get_mean_tokens(steps),
+                float(steps.step_s[steady].mean()) * 1e9,
+                None if level is None else level * 1e9,
+                steps.mode.label,
+                steps.gpus,
+            )
 
 
 def _describe_without_odd_run(
     base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
 ) -> Iterator[str]:
     """Describe the change without a run that lies far from all others of its side."""
+    if key == ENGINE_KEY:
+        return
     sides = [base.samples[key], opt.samples[key]]
     for place, side in enumerate((base, opt)):
         samples = sides[place]
@@ -234,8 +284,10 @@ def _withhold_verdicts(changes: Iterable[Change], *, blocked: bool, uneven: bool
 
 def _attribute_headline_change(
     base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
-) -> Attribution:
-    """Attribute the change of profiled steps if both sides have them, paired as far as they allow."""
+) -> Attribution | None:
+    """Attribute the change of profiled steps if both sides have them, paired as far as they allow; None for engines."""
+    if key == ENGINE_KEY:
+        return None
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
     pairs, _ = choose_pairing(base.samples[timed], opt.samples[timed], choices.paired)
     return attribute_sides(base, opt, choices.level, pairs, timed)
@@ -349,8 +401,17 @@ def _describe_inputs(base: ComparedSide, opt: ComparedSide, memory: MemoryChange
         yield from recording_reading(side)
     for side in sides:
         yield from describe_logs(side)
+        yield from _describe_engine_samples(side)
     if memory is not None:
         yield from memory.reading
+
+
+def _describe_engine_samples(side: ComparedSide) -> Iterator[str]:
+    """Describe the logs of engines of a side: runs, windows with requests."""
+    windows = side.samples.get(ENGINE_KEY)
+    if windows is not None:
+        runs, count = len(windows.runs), sum(map(len, windows.values))
+        yield f"{side.name}, engines: {runs} {choose_plural(runs, 'run')}, {count:,} windows with requests"
 
 
 def _describe_side_input(side: ComparedSide, steps: MetricSamples) -> str:
@@ -383,6 +444,10 @@ def _list_comparison_warnings(
     yield from dict.fromkeys((*base.notes, *opt.notes))
     yield from _warn_of_same_files(base, opt)
     yield from step.notes
+    if ENGINE_KEY in base.samples and ENGINE_KEY in opt.samples:
+        yield "engines: throughput also depends on load and response lengths: compare runs of the same requests"
+    if step.name == ENGINE_METRICS[0]:
+        return
     if has_no_steps(base) or has_no_steps(opt):
         yield from _warn_of_missing_step_marks(step)
     elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
 from typing import Any
 
+from tracekit.job.driver_log import map_run_driver_logs
+from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples, map_engine_settings
+from tracekit.job.run_log.disagreement import describe_step_disagreement
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
@@ -21,10 +24,13 @@ from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
-from tracekit.model.tables.frame import Frame, concat, numbers, texts
+from tracekit.model.tables.frame import Frame, concat, from_rows, numbers, texts
 from tracekit.model.text.labels import choose_plural, normalize_label_words
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
+
+ENGINE_PREFIX = "engine "
+"""Prefix of the settings of rollout engines in a fingerprint."""
 
 _HINT = "write it again: tracekit analyze … -o report.json"
 
@@ -53,8 +59,8 @@ class ComparedSide:
     """Digests of the files of each run and of each log, by run; unknown ones are missing."""
     spans: tuple[RunSpan, ...] = ()
     """When each run ran; runs of unknown time are missing."""
-    logs: tuple[LoggedSteps, ...] = ()
-    """Drivers' logs of its runs."""
+    logs: Mapping[str, LoggedSteps] = field(default_factory=dict)
+    """Drivers' logs by run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +90,47 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
     recorded = collect_samples(rows)
     left_out = find_steps_to_drop(recorded, rows, drop_first)
     counted = exclude_steps(recorded, left_out)
-    fingerprint = _combine_fingerprints([dict(part.report.fingerprint) for part in inputs])
+    engines = _collect_engine_metrics(inputs, renamed, copies)
+    fingerprint = _combine_fingerprints([_make_fingerprint(part) for part in inputs])
     rates = compute_work_rates(counted, parse_world_size(fingerprint), _choose_work_metric(counted))
     return ComparedSide(
         name,
-        {**counted, **rates},
+        {**counted, **rates, **engines},
         left_out.steps,
         fingerprint,
         tuple(_list_sound_measurements(inputs)),
         any("SIMULATED DATA" in part.report.identity for part in inputs),
         every_step=recorded.get((STEP_TIME, None, None)),
-        notes=(*_list_input_notes(name, inputs), *describe_run_copies(name, copies)),
+        notes=(
+            *_list_input_notes(name, inputs),
+            *describe_run_copies(name, copies),
+            *_list_log_disagreements(name, inputs, renamed, recorded),
+        ),
         errors=tuple(dict.fromkeys(chain.from_iterable(_list_input_errors(measured) for measured in inputs))),
         contents={run: digests for run, digests in contents.items() if run not in copies},
         spans=tuple(span for span in _collect_run_spans(inputs, renamed) if span[0] not in copies),
     )
+
+
+def _make_fingerprint(part: ComparedInput) -> dict[str, str]:
+    """Make the fingerprint of one input, with the settings of its engines."""
+    settings = {} if part.measured is None else map_engine_settings(part.measured)
+    return {**dict(part.report.fingerprint), **{f"{ENGINE_PREFIX}{name}": text for name, text in settings.items()}}
+
+
+def _collect_engine_metrics(
+    inputs: Sequence[ComparedInput], renamed: Sequence[Mapping[str, str]], copies: Container[str]
+) -> dict[Key, MetricSamples]:
+    """Collect the samples of engines of all inputs by run."""
+    values: dict[str, dict[str, tuple[float, ...]]] = {}
+    for number, (part, names) in enumerate(zip(inputs, renamed, strict=True)):
+        found = collect_engine_samples(part.measured) if part.measured is not None else {}
+        for (name, _, _), metric in found.items():
+            for run, of_run in zip(metric.runs, metric.values, strict=True):
+                label = names.get(run, run if len(inputs) == 1 else f"{part.label}/{run} ({number + 1})")
+                if label not in copies:
+                    values.setdefault(label, {})[name] = of_run
+    return join_engine_samples(values)
 
 
 def average_runs(metric: MetricSamples) -> float:
@@ -134,6 +166,28 @@ def _list_input_notes(name: str, inputs: Iterable[ComparedInput]) -> Iterator[st
         yield from _describe_unread_sources(name, part)
         yield from _describe_omitted_values(name, part)
         yield from _describe_excluded_start_up(name, part)
+
+
+def _list_log_disagreements(
+    name: str,
+    inputs: Sequence[ComparedInput],
+    renamed: Sequence[Mapping[str, str]],
+    recorded: Mapping[Key, MetricSamples],
+) -> Iterator[str]:
+    """List where the profile and the log of one run have different times for the same steps."""
+    metric = recorded.get((STEP_TIME, None, None))
+    if metric is None:
+        return
+    by_run: dict[str, dict[int, float]] = {}
+    for run, steps, values in zip(metric.runs, metric.steps, metric.values, strict=True):
+        numbered = zip(steps, values, strict=True)
+        by_run[run] = {number: value for (_, number, _), value in numbered if number is not None}
+    for part, names in zip(inputs, renamed, strict=True):
+        logs = map_run_driver_logs(part.measured) if part.measured is not None and part.measured.has("logged") else {}
+        for run, log in logs.items():
+            text = describe_step_disagreement(by_run.get(names.get(str(run), str(run)), {}), log.step_ns)
+            if text:
+                yield f"{name}: {text}"
 
 
 def _describe_excluded_start_up(name: str, part: ComparedInput) -> Iterator[str]:
@@ -225,11 +279,18 @@ def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
+def _has_engine_samples(part: ComparedInput) -> bool:
+    """Check whether an input has logs of rollout engines."""
+    return part.measured is not None and part.measured.row_count("engine_samples") > 0
+
+
 def _read_input_values(part: ComparedInput) -> Frame:
     """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
         return _coerce_value_types(part.label, {name: part.values.values(name) for name in COLUMNS})
     sheet = part.report.values
+    if sheet is None and _has_engine_samples(part):
+        return from_rows(COLUMNS, [])
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):
         raise TracekitError(f"{part.label}: has no values by step", _HINT)

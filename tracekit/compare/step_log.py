@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -29,7 +29,9 @@ from tracekit.compare.sides import (
     parse_world_size,
 )
 from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
+from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples
 from tracekit.job.frames import divide_or_none
+from tracekit.job.run_log.settings import find_log_settings, list_profiled_steps
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
@@ -69,21 +71,32 @@ class StepLog:
     content: str | None = None
     logged: LoggedSteps | None = None
     is_equalized: bool = False
+    engines: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Samples of the engines of the run by metric."""
 
 
 def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[StepLog, ...]:
     """List the logs at `path`, one per run; raises `TracekitError` if they time no step."""
     logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
     by_run = {steps.log.run: steps for steps in list_logged_steps(measured)} if measured.has("run_log") else {}
+    engines = collect_engine_samples(measured)
     step_logs = []
     for run, log in logs_by_run.items():
         if not log.step_ns:
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         logged = measured.frame("logged")
-        profiled = _find_profiled_steps(logged.filter(logged.equals("source", log.source)))
+        settings = find_log_settings(measured, run, log.source)
+        profiled = _find_profiled_steps(
+            logged.filter(logged.is_in("source", tuple(log.sources)))
+        ) | list_profiled_steps(settings)
         content = _find_log_digest(measured, log.source)
-        step_logs.append(StepLog(_convert_driver_log(name, log), profiled, content, by_run.get(run)))
+        of_run = {
+            key[0]: dict(zip(metric.runs, metric.values, strict=True)).get(str(run), ())
+            for key, metric in engines.items()
+        }
+        recorded = _convert_driver_log(name, log)
+        step_logs.append(StepLog(recorded, profiled, content, by_run.get(run), engines=of_run))
     if not step_logs:
         raise TracekitError(f"{make_displayable(str(path))}: contains no step times", _HINT)
     return tuple(step_logs)
@@ -300,13 +313,14 @@ def _add_logged_metrics(
             "keep the first steps with --drop-first 0, or log steps without the profiler",
         )
     times = _select_metrics(logged.samples, {KEY, *stages})
+    engines = join_engine_samples({run: dict(log.engines) for run, log in logged.runs.items()})
     return replace(
         side,
-        samples={**side.samples, **times, **rates},
+        samples={**side.samples, **times, **rates, **engines},
         left_out_of_logs=logged.left_out.steps,
         notes=(*side.notes, *describe_run_copies(side.name, logged.copies)),
         log_contents=_collect_log_digests(logged.runs),
-        logs=tuple(log.logged for log in logged.runs.values() if log.logged is not None),
+        logs={run: log.logged for run, log in logged.runs.items() if log.logged is not None},
     )
 
 

@@ -13,6 +13,7 @@ from math import log, log1p
 from tracekit.compare.sides import ComparedSide, average_runs
 from tracekit.job.steps.metric_samples import Key
 from tracekit.model.metrics import (
+    ENGINE_METRICS,
     LAUNCH_CADENCE,
     METRICS,
     OUT_OF_MEMORY,
@@ -38,6 +39,7 @@ _COUNTED = {
     LAUNCH_CADENCE: ("launch", "launches"),
     STAGE_TIME: ("time", "times"),
     WINDOW: ("recording", "recordings"),
+    ENGINE_METRICS[0]: ("window", "windows"),
 }
 """Names of the samples of a headline that is not a step."""
 

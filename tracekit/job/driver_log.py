@@ -6,12 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tracekit.job.frames import COUNTED_ANEW
+from tracekit.job.log_files import join_log_parts
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS, list_step_keys, map_timers
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import select_rows
-from tracekit.model.tables.frame import Frame, count_rows, max_of, texts
+from tracekit.model.tables.frame import Frame, max_of, texts
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements, derive_once
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
@@ -53,10 +57,12 @@ def parse_timed_stage(name: str) -> str | None:
     (None, None)
     """
     match = TIMER.match(name)
+    label = name[match.end() :] if match else ""
+    timer = map_timers().get(name)
+    if timer is not None and label not in _NO_STAGE:
+        return timer.stage
     if match is None:
-        timer = map_timers().get(name)
-        return timer.stage if timer else None
-    label = name[match.end() :]
+        return None
     first, slash, _ = label.partition("/")
     if label in _NO_STAGE or first in _NO_TIMERS:
         return None
@@ -68,11 +74,12 @@ def parse_timed_stage(name: str) -> str | None:
 class RunDriverLog:
     """Log of one run: `stage_times` has step, canonical, dur_ns; `step_ns` is the step time by step number.
 
-    `work` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
+    `sources` are all files of a restarted run. `work` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
     a step the longest counts, as they may be nested.
     """
 
     source: str
+    sources: frozenset[str]
     stage_times: Frame
     step_ns: Mapping[int, int]
     work: Mapping[str, Mapping[int, float]]
@@ -83,36 +90,57 @@ class RunDriverLog:
         return dict(zip(of_stage.values("step"), of_stage.values("dur_ns"), strict=True))
 
 
+_READ_COLUMNS = ("source", "part", "step", "name", "value", "dur_ns")
+
+
 @derive_once
 def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
-    """Map every run to its log (None: the run without a name); of several logs, the one with most numbers."""
-    logged = measured.frame("logged")
+    """Map every run to its log (None: the run without a name); files of a restarted run are joined."""
+    # Each filter below copies the columns that it keeps.
+    logged = measured.frame("logged").select("run", *_READ_COLUMNS)
     by_run: dict[Any, RunDriverLog] = {}
     for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():
-        counts = of_run.group_by("source").agg(count=count_rows())
-        source = counts.sort("count", "source", descending=["count"]).values("source")[0]
-        by_run[of_run.values("run")[0]] = _make_driver_log(source, of_run.filter(of_run.equals("source", source)))
+        by_run[of_run.values("run")[0]] = _make_driver_log(*join_log_parts(of_run))
     return by_run
+
+
+def describe_unused_logs(measured: Measurements) -> list[str]:
+    """Describe the log files that do not count: copies, and files whose values no other file has; [] without any."""
+    used = frozenset[str]().union(*(log.sources for log in map_run_driver_logs(measured).values()))
+    unused = set(measured.frame("logged").distinct("source").values("source")) - used - {None}
+    if not unused:
+        return []
+    files, runs = choose_plural(len(unused), "log file"), choose_plural(len(unused), "the same run", "the same runs")
+    verb = choose_plural(len(unused), "was", "were")
+    return [f"{len(unused)} more {files} of {runs} {verb} not used"]
 
 
 def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
     """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
-    logged = _select_last_parts(logged)
+    sources = frozenset(logged.distinct("source").values("source"))
+    logged = _select_last_parts(logged.select("part", *_READ_COLUMNS[2:]))
     by_name = logged.group_by("name")
     stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
     timers = logged.filter(~logged.is_missing("dur_ns") & ~logged.is_missing("canonical"))
     longest = timers.group_by("step", "canonical").agg(dur_ns=max_of("dur_ns"))
+    step_ns = _map_first_logged_name(logged, list_step_keys(), "dur_ns")
+    if step_ns:
+        # A validation before training is not a step, nor is one whose line was truncated.
+        longest = longest.filter(np.isin(longest.integers("step"), list(step_ns)))
     return RunDriverLog(
         source,
+        sources,
         longest.sort("step", "canonical"),
-        _map_first_logged_name(logged, list_step_keys(), "dur_ns"),
+        step_ns,
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
     )
 
 
 def _select_last_parts(logged: Frame) -> Frame:
     """Select the rows of the last part that has each step."""
+    if not logged.integers("part").any():
+        return logged
     by_step = logged.group_by("step")
     last = by_step.agg(part=max_of("part"))["part"]
     return logged.filter(logged["part"] == last[by_step.number])
@@ -120,9 +148,9 @@ def _select_last_parts(logged: Frame) -> Frame:
 
 def _map_first_logged_name(logged: Frame, names: tuple[str, ...], column: str) -> dict[int, Any]:
     """Find the first of these names that the log has, and map step numbers to its last value in the step."""
-    known = logged.filter(~logged.is_missing(column)).sort("step")
-    for name in names:
-        named = known.filter(known.equals("name", name))
+    known = set(logged.distinct("name").values("name"))
+    for name in filter(known.__contains__, names):
+        named = logged.filter(logged.equals("name", name) & ~logged.is_missing(column)).sort("step")
         if len(named):
             return dict(zip(named.values("step"), named.values(column), strict=True))
     return {}

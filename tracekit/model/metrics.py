@@ -59,6 +59,11 @@ METRICS: Mapping[str, MetricKind] = {
     "images": MetricKind("images", "count", "neither", "max", exact=True),
     "comm_count": MetricKind("collectives", "count", "lower", "sum", exact=True),
     "comm_bytes": MetricKind("collective bytes", "bytes", "lower", "sum", exact=True),
+    "engine_throughput": MetricKind("generated tokens/s", "", "higher", "mean", pieces="mean"),
+    "engine_running": MetricKind("requests running", "", "neither", "mean", pieces="mean"),
+    "engine_waiting": MetricKind("requests waiting", "", "lower", "mean", pieces="mean"),
+    "engine_kv_ratio": MetricKind("KV cache in use", "ratio", "neither", "mean", pieces="mean"),
+    "engine_preemptions": MetricKind("preemptions per minute", "", "lower", "mean", pieces="mean"),
     "sm_active": MetricKind("SMs active", "ratio", "higher", "mean", pieces="mean"),
     "tensor_active": MetricKind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
     "host_ops": MetricKind("host ops", "count", "lower", "sum", exact=True),
@@ -99,6 +104,15 @@ def fill_metric_units(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     directions: list[Better] = [kind.better for kind in kinds]
     return {"unit": units, "better": directions, **columns}
 
+
+ENGINE_METRICS = (
+    "engine_throughput",
+    "engine_running",
+    "engine_waiting",
+    "engine_kv_ratio",
+    "engine_preemptions",
+)
+"""Metrics of rollout engines by their logs, in the order of tables; their samples are windows of time, not steps."""
 
 OVER_DEVICES = frozenset(("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm"))
 """Times of a rank that are summed over its devices, so they may exceed the step."""

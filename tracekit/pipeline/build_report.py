@@ -104,6 +104,7 @@ def build_report_of_sections(
         replays=replays,
         clocks=first_screen(_list_known_clocks, no_clocks),
         counted_steps=first_screen(counted_steps, no_steps),
+        stage_order=first_screen(overview.list_stage_order, nothing),
         cautions=(*_list_report_cautions(measured, errors, replays), *of_steps_alone),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +27,15 @@ from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.prediction.timelines import list_timeline_processes
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.notes import list_value_rows
-from tracekit.readers import TRAINING_LOGS
+from tracekit.readers import SERVER_LOGS, TRAINING_LOGS
 from tracekit.readers.loading import sniff
 from tracekit.render.json import read_report_json
 
 COMPARED_TABLES = (
     "category_peaks",
     "collectives",
+    "engine_levels",
+    "engine_samples",
     "free_space",
     "gpu_time",
     "interruptions",
@@ -208,14 +211,28 @@ def is_step_log(argument: str | Path) -> bool:
 
 
 def _has_only_logs(folder: Path) -> bool:
-    """Check whether a directory has drivers' logs, and no other file that tracekit reads."""
-    is_log = False
-    for entry in sorted(folder.iterdir()):
-        reader = sniff(entry).reader if entry.is_file() else None
-        if entry.is_dir() or reader not in (None, *TRAINING_LOGS):
+    """Check whether a directory has training logs, in it or below it, and no profile."""
+    has_log = False
+    for reader in _yield_readers(folder):
+        if reader not in (None, *TRAINING_LOGS, *SERVER_LOGS):
             return False
-        is_log |= reader is not None
-    return is_log
+        has_log |= reader in TRAINING_LOGS
+    return has_log
+
+
+def _yield_readers(folder: Path) -> Iterator[str | None]:
+    """Yield the reader of each file in a directory and below it, in order."""
+    for place, (above, folders, names) in enumerate(os.walk(folder)):
+        folders.sort()
+        if place >= MAX_LOG_FOLDERS or len(names) > MAX_LOG_FILES:
+            yield "too many"
+            return
+        paths = [Path(above, name) for name in sorted(names)]
+        yield from (sniff(path).reader for path in paths if path.is_file())
+
+
+MAX_LOG_FOLDERS, MAX_LOG_FILES = 1_000, 1_000
+"""Limits of a directory, and of each directory in it, that is searched for logs."""
 
 
 def _refuse_partial_saved(paths: Sequence[str | Path], options: pipeline.Options) -> None:

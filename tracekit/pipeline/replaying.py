@@ -28,6 +28,7 @@ from tracekit.replay.predict import predict_changes
 from tracekit.replay.steps import JobSteps
 from tracekit.replay.what_if import answer_what_if, build_plan_report, build_what_if_report
 
+_ANALYZE_LOG = "tracekit analyze PATH -v shows the step of an RL log under other schedules, as bounds"
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
 
@@ -111,7 +112,9 @@ def _require_one_run(measured: Measurements) -> None:
             f"a replay needs one run, and {len(runs)} runs are here: {named}", "name the directory of one"
         )
     if not sources:
-        raise TracekitError("nothing to replay: no trace of host or device work is here", _NAME_TRACES)
+        is_log = any(source.tool == "log" for source in measured.sources)
+        advice = _ANALYZE_LOG if is_log else _NAME_TRACES
+        raise TracekitError("nothing to replay: no trace of host or device work is here", advice)
 
 
 def _list_facts(measured: Measurements, options: Options) -> tuple[str, ...]:

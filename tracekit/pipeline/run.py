@@ -63,7 +63,7 @@ from tracekit.pipeline.options import Options, parse_optional_numbers, parse_opt
 from tracekit.pipeline.prediction.predicting import PredictedSections, predict_savings
 from tracekit.pipeline.prediction.run_graphs import add_missing_graphs, join_runs
 from tracekit.pipeline.prediction.timelines import make_timeline, trace_critical_paths
-from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
+from tracekit.pipeline.run_grouping import duplicate_recordings, logged_runs, split_runs
 from tracekit.pipeline.run_grouping import merge as merging
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.finding_parts import merge_stage_findings
@@ -397,7 +397,7 @@ def reduce_outcomes(
             failures.append(outcome.failure)
         if outcome.value is not None:
             values.append(outcome.value)
-    new_runs, run_notes = split_runs.split_discovered_runs(discovery, list(chain.from_iterable(values)))
+    new_runs, run_notes = _split_runs(discovery, list(chain.from_iterable(values)))
     values = [tuple(split_runs.move_to_run(part, new_runs) for part in value) for value in values]
     # A node cannot detect copies of its recordings on other nodes: find them here.
     fold = (
@@ -417,6 +417,13 @@ def reduce_outcomes(
     measured = _make_measurements(tables, light_parts, discovery, options)
     notes = (*measured.notes, *discovery.notes, *run_notes, *_note_empty_selection(light_parts, discovery, options))
     return replace(measured, failures=tuple(failures), notes=notes)
+
+
+def _split_runs(discovery: Discovery, parts: Sequence[MeasuredSource]) -> tuple[dict[str, str], list[Note]]:
+    """Split directories with several runs, of profiles or of logs: (new run of each source that changes it, notes)."""
+    of_profiles, profile_notes = split_runs.split_discovered_runs(discovery, parts)
+    of_logs, log_notes = logged_runs.split_logged_runs(discovery, parts)
+    return {**of_profiles, **of_logs}, [*profile_notes, *log_notes]
 
 
 def _make_measurements(

@@ -11,14 +11,18 @@ import numpy.typing as npt
 
 from tracekit.model.inputs.note_codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN, Classification, RecordingCount
+from tracekit.model.recording.rl_frameworks import find_framework, list_step_keys
+from tracekit.model.recording.rl_settings import parse_profiled_steps
 from tracekit.model.tables.arrays import fill_missing, mask_value
 from tracekit.model.trace import Trace
+from tracekit.model.units import format_ranges
 from tracekit.process.calls.nesting import measure_exclusive_host_times
 from tracekit.process.name_filters import mark_rows_of_kind, mark_wanted_names
 
 READS = (
     *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
     "log_values",
+    "log_settings",
     "engine_log",
     "engine_requests",
 )
@@ -222,11 +226,37 @@ def _sum_device_segments(trace: Trace, column: str) -> int:
     return int(fill_missing(trace.nullable("memory_segments", column))[on_device].sum())
 
 
+def _map_settings(trace: Trace) -> Mapping[str, str]:
+    """Map the settings of a run to their values."""
+    if not trace.has("log_settings"):
+        return {}
+    keys, values = (trace.texts("log_settings", name) for name in ("key", "value"))
+    pairs = zip(keys.codes.tolist(), values.codes.tolist(), strict=True)
+    return {keys.texts[key]: values.texts[value] for key, value in pairs}
+
+
 def _classify_log(trace: Trace) -> Classification:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
         return Classification("memory-log", (_count_file_elements(trace),))
     if trace.source.reader in ("engine_log", "request_log"):
         return Classification("engine-log", (_count_file_elements(trace),))
-    steps = trace.nullable("log_values", "step")
-    return Classification("driver-log", (RecordingCount("steps", len(np.unique(steps.values[~steps.missing]))),))
+    framework = find_framework(trace.texts("log_values", "name").texts)
+    label = () if framework is None else (RecordingCount("framework", 1, framework.code),)
+    profiled = parse_profiled_steps(_map_settings(trace))
+    recorded = (RecordingCount("profiled", 1, format_ranges(profiled)),) if profiled else ()
+    return Classification("driver-log", (RecordingCount("steps", _count_logged_steps(trace)), *label, *recorded))
+
+
+def _count_logged_steps(trace: Trace) -> int:
+    """Count the steps that a log times, once per part; all its steps if it has no time of a whole step.
+
+    A validation before training is not a step, nor is one whose line was truncated.
+    """
+    step, names = trace.nullable("log_values", "step"), trace.texts("log_values", "name")
+    is_step = np.array([*(name in list_step_keys() for name in names.texts), False])[names.codes]
+    value = trace.nullable("log_values", "value")
+    timed = is_step & ~step.missing & ~value.missing & (value.values > 0)
+    rows = timed if timed.any() else ~step.missing
+    pairs = np.column_stack((trace.numbers("log_values", "part")[rows], step.values[rows]))
+    return len(np.unique(pairs, axis=0))

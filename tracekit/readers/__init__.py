@@ -102,9 +102,9 @@ _FIRST_KEY = (
 READERS: tuple[Reader, ...] = (
     Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
     Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
-    Reader("driver_log", "log", "driver_log"),
-    Reader("tensorboard", "log", "driver_log.tensorboard", rb"(?s:.{3}\0{5})"),
-    Reader("wandb", "log", "driver_log.wandb", rb":W&B"),
+    Reader("driver_log", "log", "driver_log", looks_beside=True),
+    Reader("tensorboard", "log", "driver_log.tensorboard", rb"(?s:.{3}\0{5})", looks_beside=True),
+    Reader("wandb", "log", "driver_log.wandb", rb":W&B", looks_beside=True),
     Reader("mlflow", "log", "driver_log.mlflow", rb"SQLite", looks_beside=True),
     Reader("memory_log", "log", "memory_log"),
     Reader("engine_log", "log", "engine_log"),
@@ -116,6 +116,9 @@ READERS: tuple[Reader, ...] = (
 
 TRAINING_LOGS = frozenset({"driver_log", "tensorboard", "wandb", "mlflow"})
 """Names of the readers of training logs."""
+
+SERVER_LOGS = frozenset({"engine_log", "request_log"})
+"""Names of the readers of logs of rollout engines and machines."""
 
 
 def read_text_head(path: Path) -> tuple[bytes, Reason | None]:

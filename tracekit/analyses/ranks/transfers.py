@@ -16,6 +16,8 @@ from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_cost_instances, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.run_log.settings import describe_proposals, multiply_by
+from tracekit.job.run_log.stages import list_logged_steps
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
@@ -311,7 +313,8 @@ def _find_slow_weight_sync(
             "weight-sync",
             thresholds.severity(divide_or_none(gain, sync.step_ns)),
             claim + phrase_run(measured, sync.run),
-            "send the weights once, in large buckets instead of single tensors, and changed weights only; overlap with the end of training",
+            "send the weights once, in large buckets instead of single tensors, and changed weights only; overlap with the end of training"
+            + _propose_sync_settings(measured, sync.run, gain),
             (
                 Metric("sync_wall", round(sync.wall_ns), "ns", "lower", label="per step"),
                 make_evidence_metric("sync_ratio", ratio, "of the step"),
@@ -327,6 +330,17 @@ def _find_slow_weight_sync(
             changes=tuple(_write_sync_changes(sync, ideal)),
             instances=_pick_weight_syncs(measured, sync),
         )
+
+
+def _propose_sync_settings(measured: Measurements, run: str | None, gain_ns: float) -> str:
+    """Propose settings of the weight sync, where a log of the run has them."""
+    engine = "actor_rollout_ref.rollout.checkpoint_engine"
+    proposals = (
+        (f"{engine}.backend", lambda setting: "nccl" if setting.value == "naive" else None),
+        (f"{engine}.update_weights_bucket_megabytes", multiply_by(2)),
+    )
+    settings = [steps.settings for steps in list_logged_steps(measured) if steps.log.run == run]
+    return describe_proposals(settings[0], proposals, gain_ns / 1e9) if settings else ""
 
 
 def _pick_weight_syncs(measured: Measurements, sync: WeightSync) -> tuple[Instance, ...]:
@@ -516,7 +530,7 @@ ANALYSIS = Analysis(
     title="How long do weight sync and offloading take?",
     reads=("host_ops", "device_ops"),
     writes=(TRANSFERS,),
-    rests_on=("collectives", "gpu_time", "logged", "segments"),
+    rests_on=("collectives", "gpu_time", "logged", "run_log", "run_settings", "segments"),
     rules=("weight-sync", "offload"),
     thresholds={
         "weight-sync": {

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import find_logged_steps, get_timer_seconds, map_run_driver_logs
+from tracekit.job.driver_log import describe_unused_logs, find_logged_steps, get_timer_seconds, map_run_driver_logs
 from tracekit.job.frames import divide_or_none, make_run_heading, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
@@ -39,9 +38,6 @@ LOGGED = Table(
 
 MAX_LOGGED = 500_000
 """Maximum number of values per log: timers first, then the latest."""
-
-CHECKED_VALUES = 3
-"""Number of values by which copies of one log are recognized."""
 
 _LOGGED_NAMES = (
     r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok|"
@@ -164,31 +160,7 @@ def _list_driver_log_caveats(measured: Measurements, units: Frame) -> list[str]:
         of_run = units.filter(units.equals("run", run))
         if len(of_run) and not find_logged_steps(of_run, log):
             caveats.append(f"the traces do not identify their steps in {log.source}{phrase_run(measured, run)}")
-    logged = measured.frame("logged")
-    used = {log.source for log in known_logs.values()}
-    unused = set(logged.distinct("source").values("source")) - used
-    if unused:
-        caveats.append(f"{len(unused)} more logs of the same runs were not used")
-    for run, log in known_logs.items():
-        others = [source for source in unused if _contradicts_log(logged, run, log.source, source)]
-        if others:
-            message = f"{len(others)} logs have other values than {log.source} in the same steps"
-            caveats.append(f"{message}: they are not copies{phrase_run(measured, run)}")
-    return caveats
-
-
-def _contradicts_log(logged: Frame, run: str, source: str, other: str) -> bool:
-    """Check whether two logs of a run differ in one of the first values that both contain.
-
-    Consoles of old versions print three decimals, and event files have floats of 32 bits.
-    """
-    values = []
-    for name in (source, other):
-        rows = logged.filter(logged.equals("run", run) & logged.equals("source", name) & ~logged.is_missing("dur_ns"))
-        values.append({(row["step"], row["name"]): row["value"] for row in rows.rows("step", "name", "value")})
-    mine, theirs = values
-    shared = list(islice(((mine[key], theirs[key]) for key in mine if key in theirs), CHECKED_VALUES))
-    return any(abs(a - b) > max(1e-3, 1e-5 * abs(a)) for a, b in shared)
+    return [*caveats, *describe_unused_logs(measured)]
 
 
 _NAME = re.compile(r"(?:cpu|gpu/([0-9]{1,4}))/(utilisation_percent|memory_used_bytes)")

@@ -20,7 +20,9 @@ from tracekit.job.run_log.evidence import (
     reaches_limit,
 )
 from tracekit.job.run_log.generation_tail import measure_generation_tail
+from tracekit.job.run_log.settings import describe_proposals, multiply_by, raise_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
+from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -66,7 +68,7 @@ def _find_generation_tails(steps: LoggedSteps, thresholds: Thresholds, of_run: s
         thresholds.severity(ratio),
         f"generation is {format_quantity(compute_known_median(share), 'ratio')} of the step and waits for its longest answers: "
         f"{_describe_answer_lengths(steps)}{of_run}",
-        "cut or avoid the tail: data.max_response_length, an overlong penalty, rollout.over_sample_rate, partial rollout, or a trainer that is one step off or fully async",
+        _advise_on_tail(steps, bound_s, gen_s),
         (
             Metric(
                 "tail_ratio",
@@ -85,6 +87,19 @@ def _find_generation_tails(steps: LoggedSteps, thresholds: Thresholds, of_run: s
         ratio,
         ("an upper bound: if requests queue in the engine, the tail is shorter than it looks",),
     )
+
+
+def _advise_on_tail(steps: LoggedSteps, bound_s: float, gen_s: Floats) -> str:
+    """Advise how to cut the tail; half the longest answer is at most half of generation."""
+    if not steps.is_verl:
+        return "cut or avoid the tail: limit the length of answers, an overlong penalty, oversampling, partial rollouts, or a trainer that generates ahead"
+    half_s = min(bound_s, compute_known_median(gen_s[steps.counted.steady]) / 2)
+    advice = "cut or avoid the tail: data.max_response_length, an overlong penalty, actor_rollout_ref.rollout.over_sample_rate, partial rollout, or a trainer that is one step off or fully async"
+    shorter = describe_proposals(
+        steps.settings, [("data.max_response_length", multiply_by(0.5))], half_s, "and truncates longer answers"
+    )
+    more = [("actor_rollout_ref.rollout.over_sample_rate", raise_to(0.1))]
+    return advice + shorter + describe_proposals(steps.settings, more, bound_s)
 
 
 def _describe_answer_lengths(steps: LoggedSteps) -> str:
@@ -130,7 +145,8 @@ def _find_slow_tools(steps: LoggedSteps, thresholds: Thresholds, of_run: str) ->
         f"tools delay the slowest sample in {format_quantity(float(is_slow.mean()), 'ratio')} of the steps: "
         f"{format_quantity(float(np.median(tool[known][is_slow])) * 1e9, 'ns')}, "
         f"{format_quantity(float(np.median(share[is_slow])), 'ratio')} of its time{of_run}",
-        "shorten or limit tool calls: rollout.multi_turn.max_parallel_calls, max_assistant_turns, rollout.agent.num_workers, a time limit in the tool",
+        "shorten or limit tool calls: actor_rollout_ref.rollout.multi_turn.max_parallel_calls, multi_turn.max_assistant_turns, actor_rollout_ref.rollout.agent.num_workers, a time limit in the tool"
+        + describe_proposals(steps.settings, _TOOL_PROPOSALS, seconds),
         (
             Metric(
                 "tool_ratio",
@@ -170,7 +186,7 @@ def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
         "reward-time",
         thresholds.severity(ratio),
         f"rewards take {format_quantity(ratio, 'ratio')} of the step: {format_quantity(median_s * 1e9, 'ns')}{of_run}",
-        "compute rewards while samples are generated, with more workers: reward.num_workers, reward.sandbox_fusion.max_concurrent",
+        _advise_on_rewards(steps, median_s),
         (
             Metric("reward_ratio", ratio, "ratio", "lower", label="of the step, median"),
             *list_gpu_hour_evidence(steps, median_s),
@@ -182,17 +198,36 @@ def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
     )
 
 
+_TOOL_PROPOSALS = (
+    ("actor_rollout_ref.rollout.multi_turn.max_parallel_calls", multiply_by(2)),
+    ("actor_rollout_ref.rollout.agent.num_workers", multiply_by(2)),
+)
+_REWARD_PROPOSALS = (
+    ("reward.num_workers", multiply_by(2)),
+    ("reward.sandbox_fusion.max_concurrent", multiply_by(2)),
+)
+
+
+def _advise_on_rewards(steps: LoggedSteps, median_s: float) -> str:
+    """Advise how to compute rewards faster: twice the workers save at most half."""
+    if not steps.is_verl:
+        return "compute rewards while samples are generated, with more workers"
+    advice = "compute rewards while samples are generated, with more workers: reward.num_workers, reward.sandbox_fusion.max_concurrent"
+    return advice + describe_proposals(steps.settings, _REWARD_PROPOSALS, median_s / 2, "if rewards scale with them")
+
+
 ANALYSIS = Analysis(
     id="log-generation",
     title="Does generation wait for tails, tools or rewards, by the run's log?",
     reads=("log_values",),
-    rests_on=("run_log",),
+    rests_on=("run_log", "run_settings"),
     rules=("generation-tail", "tool-tail", "reward-time"),
     every_step=True,
     thresholds={
         "generation-tail": {
             # Share of generation by which the longest sample exceeds the mean: even lengths from 0 to the longest give
-            # 0.5, evenly falling ones 0.67.
+            # 0.5, evenly falling ones 0.67. A limit of 0.5 fires on all of five
+            # balanced logs: tails of 0.55 to 0.61, generation at 54 to 61 % of the step.
             "tail_ratio": 0.7,
             # Share of generation in the step.
             "step_ratio": 0.40,

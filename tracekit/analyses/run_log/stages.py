@@ -15,14 +15,17 @@ from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.model.recording.rl_frameworks import FRAMEWORKS
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, choose_narrowest, select_rows
 from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.tables.frame import Frame, from_rows
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import format_quantity, format_ranges
 
 RUN_LOG = Table(
     "run_log",
@@ -36,16 +39,28 @@ RUN_LOG = Table(
     },
 )
 
+RUN_SETTINGS = Table(
+    "run_settings",
+    "one setting of an RL run that findings name",
+    {
+        **KEYS,
+        "key": Column("category", "Name of the setting, such as trainer.test_freq."),
+        "value": Column("category", "Number, switch or word, as written; other values are not kept."),
+        "origin": Column("category", "The log that printed it, or the file next to the log."),
+    },
+)
+
 MOST_VALUES = 1_000_000
 """Maximum number of values per log: the latest."""
 
+_REGISTERED = frozenset(name for framework in FRAMEWORKS for name in framework.list_names())
 _USED_NAMES = re.compile(
     r"timing_s/|timing/|timeperf/|time/step_|perf/|train/timing/|fully_async/|separate_async/|training/off_policy/|"
     r"(?:training|validation)/(?:off_policy|filter_groups|rollout_failure)/evicted_samples\Z|"
-    r"global_seqlen/|response_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
+    r"global_seqlen/|(?:prompt|response)_length/|performance/|memory/cpu/|ray/node|system/(?:tps|step)\Z|"
     r"num_turns/|rollout/(?:response_len|num_samples)|step_time\Z|queue_wait_time_s|weight_sync_time_s|completions/|"
     r"train/(?:total_num_tokens|global_valid_toks|mean_gen_tokens|max_gen_tokens|step_time|completions/)|"
-    r"timing_per_image_ms/|(?:\w+/)?perf/cpu_memory_used_gb\Z"
+    r"timing_per_image_ms/|(?:\w+/)?perf/(?:cpu_memory_used_gb|max_memory_reserved_gb)\Z"
 )
 
 
@@ -54,17 +69,25 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not trace.has("log_values"):
         return {}
     names = trace.texts("log_values", "name")
-    is_used = np.array([*(_USED_NAMES.match(name) is not None for name in names.texts), False])
+    is_used = np.array([*(name in _REGISTERED or _USED_NAMES.match(name) is not None for name in names.texts), False])
     rows = np.flatnonzero(is_used[names.codes])[-MOST_VALUES:]
     used, codes = np.unique(names.codes[rows], return_inverse=True)
     return {
+        **_copy_logged_settings(trace),
         "run_log": {
             "part": trace.numbers("log_values", "part")[rows],
             "step": select_rows(trace.nullable("log_values", "step"), rows),
             "name": Coded(codes.astype(choose_narrowest(len(used))), tuple(names.texts[code] for code in used)),
             "value": select_rows(trace.nullable("log_values", "value"), rows),
-        }
+        },
     }
+
+
+def _copy_logged_settings(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Copy the settings of the run; no table without any."""
+    if not trace.row_count("log_settings"):
+        return {}
+    return {"run_settings": {name: trace.texts("log_settings", name) for name in ("key", "value", "origin")}}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
@@ -75,9 +98,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(
         metrics=lambda: tuple(_list_log_metrics(logs)),
         sheets=lambda: select_filled_sheets(
-            _make_logged_stage_sheet(measured, logs), _make_schedule_sheet(measured, logs)
+            _make_logged_stage_sheet(measured, logs),
+            _make_schedule_sheet(measured, logs),
+            _make_setting_sheet(measured, logs),
         ),
-        caveats=lambda: tuple(_list_stage_caveats(logs)),
+        caveats=lambda: tuple(_list_stage_caveats(logs, measured.facts.device_memory)),
     )
 
 
@@ -130,7 +155,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
 
 
 def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
-    """Make the table of the step under other schedules, that differ by 1 % or more."""
+    """Make the table of the step under other schedules: those that differ by 1 % or more, or claim nothing."""
     rows = []
     for steps in logs:
         tail = measure_generation_tail(steps)
@@ -140,11 +165,10 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
             continue
         step_s = float(np.median(steps.step_s[steps.counted.steady]))
         for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1))):
-            change = scheduled.step_s / step_s - 1
-            if abs(change) >= LEAST_CHANGE:
-                rows.append(
-                    (steps.log.run, scheduled.schedule, round(scheduled.step_s * 1e9), change, scheduled.assumption)
-                )
+            change = None if scheduled.step_s is None else scheduled.step_s / step_s - 1
+            if change is None or abs(change) >= LEAST_CHANGE:
+                step_ns = None if scheduled.step_s is None else round(scheduled.step_s * 1e9)
+                rows.append((steps.log.run, scheduled.schedule, step_ns, change, scheduled.assumption))
     headings = (
         *make_run_heading(measured),
         *parse_headings("""
@@ -154,15 +178,40 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
             assumption | assumption
         """),
     )
-    caption = "Bounds from the stages of the log, not a replay. Where generation dominates, overlap was measured to save nothing."
+    caption = "Bounds from the stages of the log, not a replay."
     names = ("run", "schedule", "step_ns", "change_ratio", "assumption")
     return make_sheet("schedules", "The step under other schedules", headings, from_rows(names, rows), caption=caption)
 
 
+def _make_setting_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -> Sheet:
+    """Make the table of the known settings of each run."""
+    settings = [(steps.log.run, steps.settings[key]) for steps in logs for key in sorted(steps.settings)]
+    rows = [(run, setting.key, setting.value, setting.origin) for run, setting in settings]
+    headings = (
+        *make_run_heading(measured),
+        *parse_headings("""
+            key | setting
+            value | value
+            origin | from
+        """),
+    )
+    caption = "Settings that findings name; others are not kept."
+    table = from_rows(("run", "key", "value", "origin"), rows)
+    return make_sheet("settings", "Settings of the run", headings, table, caption=caption)
+
+
 def _describe_counted_steps(steps: LoggedSteps) -> str:
     """Describe the steps behind the table."""
-    count, dropped = int(steps.counted.counted.sum()), int((~steps.counted.counted).sum())
-    return f"Mean of {count:,} steps; the first {dropped} of the log do not count. Stages are disjoint and add up to the first row."
+    counted, profiled = steps.counted.counted, steps.counted.profiled
+    count, first = int(counted.sum()), int((~counted & ~profiled).sum())
+    left_out = [f"the first {first:,}"] if first else []
+    if profiled.any():
+        numbers = format_ranges(steps.log.step[profiled].tolist())
+        left_out.append(f"profiled {choose_plural(int(profiled.sum()), 'step')} {numbers}")
+    without = f" without {' and '.join(left_out)}" if left_out else ""
+    return (
+        f"Mean of {count:,} {choose_plural(count, 'step')}{without}. Stages are disjoint and add up to the first row."
+    )
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
@@ -202,8 +251,19 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
         None,
         hours,
         steps.compute_price(hours),
-        "",
+        _describe_longest_gap(steps),
     )
+
+
+def _describe_longest_gap(steps: LoggedSteps) -> str:
+    """Describe where most of the time in no timer is, if one of the counted steps has more than half of it."""
+    counted = steps.counted.counted
+    residual = np.where(counted, steps.residual_s, 0.0)
+    longest = int(np.argmax(residual))
+    share = residual[longest] / residual.sum() if residual.sum() > 0 else 0.0
+    if counted.sum() < 2 or share <= 0.5:
+        return ""
+    return f"{format_quantity(float(share), 'ratio')} of it in step {steps.log.step[longest]}"
 
 
 def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:
@@ -265,9 +325,10 @@ MOST_TREND_P = 0.01
 """Largest probability of a trend by chance."""
 
 
-def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
-    """List the timers that are not added, and logs whose timers exceed their steps."""
+def _list_stage_caveats(logs: tuple[LoggedSteps, ...], device_memory: int | None) -> Iterator[str]:
+    """List the timers that are not added, logs whose timers exceed their steps, and GPU memory near its limits."""
     for steps in logs:
+        yield from _describe_gpu_headroom(steps, device_memory)
         nested = [stage.label for stage in steps.stages if stage.where == "nested"]
         if nested:
             yield f"within other timers, not added: {', '.join(nested)}"
@@ -278,11 +339,44 @@ def _list_stage_caveats(logs: tuple[LoggedSteps, ...]) -> Iterator[str]:
             yield "the timers of most steps add up to more than the step: some overlap, and shares are too high"
 
 
+LEAST_HEADROOM, MOST_HEADROOM = 0.05, 0.40
+"""Shares of GPU memory never reserved below which it is short, and above which it is unused."""
+
+_RESERVED = re.compile(r"(?:\w+/)?perf/max_memory_reserved_gb")
+
+
+def _describe_gpu_headroom(steps: LoggedSteps, device_memory: int | None) -> Iterator[str]:
+    """Describe GPU memory that is short or unused, by the highest peak of any role and the size that the user gave.
+
+    A peak above the size contains unmapped memory, which says nothing about headroom.
+    """
+    peaks = [np.nanmax(values) for name, values in steps.log.series.items() if _RESERVED.fullmatch(name)]
+    if not peaks or device_memory is None:
+        return
+    peak = float(max(peaks)) * 2**30
+    headroom = 1 - peak / device_memory
+    if not 0 <= headroom < LEAST_HEADROOM and headroom <= MOST_HEADROOM:
+        return
+    present = steps.settings.get("actor_rollout_ref.rollout.gpu_memory_utilization")
+    now = "" if present is None else f" (now {present.value})"
+    key = (
+        f"actor_rollout_ref.rollout.gpu_memory_utilization{now}" if steps.is_verl else "the share of the rollout engine"
+    )
+    what = f"smaller micro-batches or less of {key} avoid an OOM"
+    if headroom > MOST_HEADROOM:
+        what = f"larger micro-batches, or more of {key}, may use it"
+    size, most = format_quantity(device_memory, "bytes"), format_quantity(peak, "bytes")
+    yield (
+        f"GPU memory: PyTorch reserved at most {most} of {size}, {format_quantity(headroom, 'ratio')} is left: {what}; "
+        "other processes on the GPU are not counted"
+    )
+
+
 ANALYSIS = Analysis(
     id="run-log",
     title="Where does the time go, by the run's log?",
-    reads=("log_values",),
-    writes=(RUN_LOG,),
+    reads=("log_values", "log_settings"),
+    writes=(RUN_LOG, RUN_SETTINGS),
     every_step=True,
     measure=measure,
     judge=judge,

@@ -18,6 +18,7 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
 )
 from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.settings import describe_proposals, multiply_by
 from tracekit.job.run_log.stages import PERIODIC, LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
@@ -202,7 +203,7 @@ def _find_logged_chores(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
             thresholds.severity(ratio),
             f"{CHORE_NAMES[stage.canonical]} takes {format_quantity(mean_s * 1e9, 'ns')} {_describe_period(steps, stage)}: "
             f"{format_quantity(ratio, 'ratio')} of the wall time{of_run}",
-            CHORE_ADVICE[stage.canonical],
+            _advise_on_chore(steps, stage, cost_s),
             (
                 Metric("wall_ratio", ratio, "ratio", "lower", label="of the wall time"),
                 Metric("period_steps", find_logged_period(steps, stage), "count", label="steps from one to the next"),
@@ -223,17 +224,47 @@ def _describe_period(steps: LoggedSteps, stage: LoggedStage) -> str:
     return f"every {period} steps" if period else f"in {present} of {len(steps.log)} steps"
 
 
+def _advise_on_chore(steps: LoggedSteps, stage: LoggedStage, cost_s: float) -> str:
+    """Advise how to run a stage less often: half as often costs half."""
+    code = steps.log.framework.code
+    advice = CHORE_ADVICE.get((code, stage.canonical), CHORE_ADVICE_OTHERS[stage.canonical])
+    keys = CHORE_KEYS.get((code, stage.canonical), ())
+    return advice + describe_proposals(
+        steps.settings, [(key, multiply_by(2)) for key in keys], cost_s / 2, "half as often"
+    )
+
+
+CHORE_KEYS = {
+    ("verl", VALIDATION): ("trainer.test_freq",),
+    ("verl", "save"): ("trainer.save_freq",),
+    ("verl_omni", VALIDATION): ("trainer.test_freq",),
+    ("verl_omni", "save"): ("trainer.save_freq",),
+    ("nemo_rl", VALIDATION): ("grpo.val_period",),
+    ("nemo_rl", "save"): ("checkpointing.save_period",),
+}
+"""Settings of the steps from one validation or checkpoint to the next."""
+
 CHORE_NAMES = {VALIDATION: "validation", "save": "a checkpoint"}
+_VERL_VALIDATION = "validate less often (trainer.test_freq) or on fewer samples; in fully async runs on the rollouter (async_training.use_trainer_do_validate=False)"
+_VERL_SAVE = "write checkpoints asynchronously (actor_rollout_ref.actor.checkpoint.async_save=True), or less often (trainer.save_freq)"
 CHORE_ADVICE = {
-    VALIDATION: "validate less often (trainer.test_freq) or on fewer samples; in fully async runs on the rollouter (async_training.use_trainer_do_validate=False)",
-    "save": "write checkpoints asynchronously (actor.checkpoint.async_save=True), or less often (trainer.save_freq)",
+    ("verl", VALIDATION): _VERL_VALIDATION,
+    ("verl", "save"): _VERL_SAVE,
+    ("verl_omni", VALIDATION): _VERL_VALIDATION,
+    ("verl_omni", "save"): _VERL_SAVE,
+    ("nemo_rl", VALIDATION): "validate less often (grpo.val_period) or on fewer samples (grpo.max_val_samples)",
+    ("nemo_rl", "save"): "write checkpoints less often (checkpointing.save_period)",
+}
+CHORE_ADVICE_OTHERS = {
+    VALIDATION: "validate less often or on fewer samples",
+    "save": "write checkpoints asynchronously, or less often",
 }
 
 ANALYSIS = Analysis(
     id="log-steps",
     title="Which steps are longer than others, by the run's log?",
     reads=("log_values",),
-    rests_on=("run_log",),
+    rests_on=("run_log", "run_settings"),
     rules=("step-spikes", "step-drift", "logged-chores"),
     every_step=True,
     thresholds={

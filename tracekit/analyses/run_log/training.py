@@ -19,6 +19,7 @@ from tracekit.job.run_log.evidence import (
     reaches_limit,
 )
 from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.settings import describe_proposals, multiply_by, switch_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
@@ -67,7 +68,7 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
     if imbalance is None or not reaches_limit(imbalance, thresholds.of("sequence-imbalance")["token_ratio"]):
         return
     ratio = compute_known_median(imbalance)
-    is_generation = steps.log.framework.name == "NeMo-RL"
+    is_generation = steps.log.framework.code == "nemo_rl"
     training_s = steps.sum_stage_seconds(*(("gen",) if is_generation else _TRAINING))
     steady = steps.counted.steady
     cost_s = None if training_s is None else compute_known_median(training_s[steady] * imbalance)
@@ -77,7 +78,7 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
         thresholds.severity(share),
         f"{'generation workers' if is_generation else 'ranks'} get uneven work: the largest has {format_quantity(1 / (1 - ratio) - 1, 'ratio')} more tokens "
         f"than the mean{of_run}",
-        "balance the batch (trainer.balance_batch=True), pack by tokens (actor.use_dynamic_bsz=True with ppo_max_token_len_per_gpu), or use larger mini-batches",
+        _advise_on_imbalance(steps, cost_s),
         (
             Metric("imbalance_ratio", ratio, "ratio", "lower", label="1 − mean/largest, after balancing"),
             *(() if cost_s is None else list_gpu_hour_evidence(steps, cost_s)),
@@ -87,6 +88,50 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
         None if cost_s is None else convert_seconds_to_ns(cost_s),
         share,
         ("an upper bound: work grows faster than tokens, so uneven tokens may be even work",),
+    )
+
+
+def _advise_on_imbalance(steps: LoggedSteps, cost_s: float | None) -> str:
+    """Advise how to balance the work of ranks."""
+    if steps.is_verl:
+        advice = "balance the batch (trainer.balance_batch=True), pack by tokens (actor_rollout_ref.actor.use_dynamic_bsz=True with ppo_max_token_len_per_gpu), or use larger mini-batches"
+    elif steps.log.framework.code == "nemo_rl":
+        advice = "give workers answers of mixed length: more prompts per worker, or an engine that takes the next prompt when one is done"
+    else:
+        advice = "balance the batch by tokens, pack sequences, or use larger mini-batches"
+    proposals = (
+        ("trainer.balance_batch", switch_to("True")),
+        ("actor_rollout_ref.actor.use_dynamic_bsz", switch_to("True")),
+    )
+    return advice + describe_proposals(steps.settings, proposals, cost_s)
+
+
+def _advise_on_mfu(steps: LoggedSteps, level: float, reached: float, cost_s: float | None) -> str:
+    """Advise how to raise the MFU; the bound of a low level is the time at the limit of the rule."""
+    if steps.is_verl:
+        advice = "larger micro-batches (actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz=True), no offloading if memory allows (fsdp_config.param_offload, optimizer_offload), less ulysses_sequence_parallel_size, actor_rollout_ref.model.use_remove_padding=True"
+    elif steps.log.framework.code == "nemo_rl":
+        advice = "larger micro-batches (policy.train_micro_batch_size), packing (policy.sequence_packing.enabled), no offloading if memory allows (policy.dtensor_cfg.cpu_offload)"
+    else:
+        advice = "larger micro-batches, packing of sequences, no offloading if memory allows"
+    actor = "actor_rollout_ref.actor"
+    proposals = (
+        (f"{actor}.use_dynamic_bsz", switch_to("True")),
+        (f"{actor}.ppo_micro_batch_size_per_gpu", multiply_by(2)),
+        (f"{actor}.fsdp_config.param_offload", switch_to("False")),
+        (f"{actor}.fsdp_config.optimizer_offload", switch_to("False")),
+        (f"{actor}.ulysses_sequence_parallel_size", multiply_by(0.5)),
+        ("actor_rollout_ref.model.use_remove_padding", switch_to("True")),
+        ("policy.train_micro_batch_size", multiply_by(2)),
+        ("policy.sequence_packing.enabled", switch_to("True")),
+        ("policy.dtensor_cfg.cpu_offload", switch_to("False")),
+    )
+    update_s = steps.sum_stage_seconds("update_actor")
+    if cost_s is not None or update_s is None or level >= reached:
+        return advice + describe_proposals(steps.settings, proposals, cost_s)
+    bound_s = compute_known_median(update_s[steps.counted.steady]) * (1 - level / reached)
+    return advice + describe_proposals(
+        steps.settings, proposals, bound_s, f"at an MFU of {format_quantity(reached, 'ratio')}"
     )
 
 
@@ -115,7 +160,7 @@ def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
         "training-mfu",
         thresholds.severity(share),
         f"{claim}{of_run}",
-        "larger micro-batches (actor.ppo_micro_batch_size_per_gpu, or actor.use_dynamic_bsz=True), no offloading if memory allows (fsdp_config.param_offload, optimizer_offload), less ulysses_sequence_parallel_size, use_remove_padding=True",
+        _advise_on_mfu(steps, level, limit["mfu"], cost_s),
         (
             Metric("mfu", level, "ratio", "higher", label="MFU of the actor, median"),
             Metric("fall_ratio", fall, "ratio", "lower", label="fall over the run"),
@@ -143,7 +188,7 @@ ANALYSIS = Analysis(
     id="log-training",
     title="How well does training use its GPUs, by the run's log?",
     reads=("log_values",),
-    rests_on=("run_log",),
+    rests_on=("run_log", "run_settings"),
     rules=("sequence-imbalance", "training-mfu"),
     every_step=True,
     thresholds={

@@ -19,8 +19,10 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
     reaches_limit,
 )
+from tracekit.job.run_log.settings import describe_proposals, multiply_by, raise_to, switch_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
+from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -72,7 +74,7 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
         thresholds.severity(ratio),
         f"the trainer waits for samples for {format_quantity(ratio, 'ratio')} of the step: "
         f"{format_quantity(median_s * 1e9, 'ns')} of {format_quantity(_median_step_ns(steps), 'ns')}{of_run}",
-        _WAIT_ADVICE.get(steps.mode.code, _WAIT_ADVICE_OTHERS),
+        _advise_on_wait(steps, median_s, ratio),
         (
             Metric("wait_ratio", ratio, "ratio", "lower", label="of the step, median"),
             Metric(
@@ -89,6 +91,34 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
         ratio,
         ("an upper bound: a trainer with samples at hand still loads and moves them",),
     )
+
+
+def _advise_on_wait(steps: LoggedSteps, wait_s: float, ratio: float) -> str:
+    """Advise how to shorten the trainer's wait: generation has to be faster by the part that it lacks."""
+    faster = multiply_by(1 / (1 - ratio)) if ratio < MOST_WAIT else multiply_by(1 / (1 - MOST_WAIT))
+    proposals = {
+        "fully-async": (
+            ("rollout.nnodes", faster),
+            ("async_training.staleness_threshold", raise_to(0.5)),
+            ("async_training.partial_rollout", switch_to("True")),
+        ),
+        "one-step-off": (("rollout.nnodes", faster),),
+        "separate-async": (
+            ("trainer.v1.separate_async.hybrid_rollout.enable_switch", switch_to("True")),
+            ("actor_rollout_ref.rollout.nnodes", faster),
+            ("trainer.v1.sampler.max_off_policy_threshold", multiply_by(2)),
+        ),
+        "nemo-async": (
+            ("policy.generation.colocated.resources.num_nodes", faster),
+            ("grpo.async_grpo.max_trajectory_age_steps", multiply_by(2)),
+        ),
+    }.get(steps.mode.code, ())
+    advice = _WAIT_ADVICE.get(steps.mode.code, _WAIT_ADVICE_OTHERS)
+    return advice + describe_proposals(steps.settings, proposals, wait_s)
+
+
+MOST_WAIT = 0.75
+"""Largest share of waiting for which more GPUs are proposed: four times as many."""
 
 
 def _median_step_ns(steps: LoggedSteps) -> float:
@@ -114,7 +144,16 @@ def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: st
         "rollouter-wait",
         thresholds.severity(max(by_idle, full)),
         f"the rollouter waits for the trainer: it {why}{of_run}",
-        "move GPUs from the rollouter to the trainer (rollout.nnodes, trainer.nnodes), shorten training, or raise async_training.staleness_threshold",
+        "move GPUs from the rollouter to the trainer (rollout.nnodes, trainer.nnodes), shorten training, or raise async_training.staleness_threshold"
+        + describe_proposals(
+            steps.settings,
+            (
+                ("rollout.nnodes", multiply_by(1 - by_idle)),
+                ("async_training.staleness_threshold", raise_to(0.5)),
+            ),
+            seconds,
+            "of the rollout GPUs",
+        ),
         (
             Metric(
                 "idle_ratio", by_idle if idle is not None else None, "ratio", "lower", label="rollouter idle, median"
@@ -150,30 +189,28 @@ _EVICTED = (
 
 
 def _find_wasted_samples(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
-    """Find generated samples that are never trained on."""
+    """Find generated samples that are never trained on, and samples that are as old as allowed in many steps."""
     limit = thresholds.of("evicted-samples")
-    evicted, what = _sum_evicted_samples(steps)
-    trained = steps.get_steady(
-        "fully_async/rollouter/step_generated_samples", "fully_async/static/required_samples", "rollout/num_samples"
-    )
-    if evicted is None:
+    evicted, what, ratio = _measure_eviction(steps)
+    oldest = _measure_oldest_steps(steps)
+    wasted = ratio is not None and ratio >= limit["sample_ratio"]
+    if not wasted and (oldest is None or oldest.ratio < limit["oldest_ratio"]):
         return
-    if trained is None:
-        trained = _count_trained_groups(steps)
-    if trained is None:
-        return
-    total = evicted + float(np.nansum(trained))
-    ratio = evicted / total if total else 0.0
-    if ratio < limit["sample_ratio"]:
-        return
+    if wasted:
+        claim = f"{format_quantity(ratio or 0.0, 'ratio')} of the generated samples are thrown away ({what})"
+    else:
+        assert oldest is not None
+        claim = f"samples are as old as allowed, {oldest.most:,.0f} weight versions, in {format_quantity(oldest.ratio, 'ratio')} of the steps: older ones are next"
     yield Finding(
         "evicted-samples",
-        thresholds.severity(ratio),
-        f"{format_quantity(ratio, 'ratio')} of the generated samples are thrown away ({what}){of_run}",
-        "let training keep up with generation, or accept older samples: async_training.staleness_threshold, trainer.v1.sampler.max_off_policy_threshold and max_off_policy_strategy; check algorithm.filter_groups",
+        thresholds.severity(ratio) if wasted else "info",
+        f"{claim}{of_run}",
+        "let training keep up with generation, or accept older samples: async_training.staleness_threshold, trainer.v1.sampler.max_off_policy_threshold and max_off_policy_strategy; check algorithm.filter_groups"
+        + _propose_older_samples(steps, ratio),
         (
             Metric("evicted_ratio", ratio, "ratio", "lower", label="of the generated samples"),
             Metric("evicted_samples", evicted, "", "lower", label="samples thrown away in the steady steps"),
+            *_list_oldest_evidence(oldest),
             *list_coverage_evidence(steps),
         ),
         place_in_log(steps, "gen"),
@@ -182,8 +219,66 @@ def _find_wasted_samples(steps: LoggedSteps, thresholds: Thresholds, of_run: str
         (
             "their generation was paid; the step is not shorter without them",
             "a lower bound where groups of several answers are counted as one",
-        ),
+        )
+        if wasted
+        else ("nothing is thrown away yet",),
     )
+
+
+def _propose_older_samples(steps: LoggedSteps, ratio: float | None) -> str:
+    """Propose to accept older samples, which keeps at most those thrown away today."""
+    proposals = (
+        ("async_training.staleness_threshold", raise_to(0.5)),
+        (_OLDEST_SETTING, multiply_by(2)),
+        ("trainer.v1.sampler.max_off_policy_strategy", switch_to("wait")),
+    )
+    bound = "" if not ratio else f"at most {format_quantity(ratio, 'ratio')} of the samples are kept instead (bound)"
+    return describe_proposals(steps.settings, proposals, None, bound)
+
+
+def _measure_eviction(steps: LoggedSteps) -> tuple[float | None, str, float | None]:
+    """Measure the samples thrown away: their number, why, and their share; None where not logged."""
+    evicted, what = _sum_evicted_samples(steps)
+    trained = steps.get_steady(
+        "fully_async/rollouter/step_generated_samples", "fully_async/static/required_samples", "rollout/num_samples"
+    )
+    if trained is None:
+        trained = _count_trained_groups(steps)
+    if evicted is None or trained is None:
+        return evicted, what, None
+    total = evicted + float(np.nansum(trained))
+    return evicted, what, evicted / total if total else 0.0
+
+
+_OLDEST_SETTING = "trainer.v1.sampler.max_off_policy_threshold"
+
+
+@dataclass(frozen=True, slots=True)
+class _OldestSteps:
+    """The largest allowed staleness of a sample in weight versions, and the share of the steps that reach it."""
+
+    most: float
+    ratio: float
+
+
+def _measure_oldest_steps(steps: LoggedSteps) -> _OldestSteps | None:
+    """Measure the steps with samples as old as allowed; None where staleness or its limit is not known."""
+    staleness, limit = (
+        steps.get_steady("training/off_policy/trajectory_staleness/max"),
+        steps.settings.get(_OLDEST_SETTING),
+    )
+    most = None if limit is None else limit.number
+    if staleness is None or most is None or most <= 0:
+        return None
+    return _OldestSteps(most, float((staleness >= most).mean()))
+
+
+def _list_oldest_evidence(oldest: _OldestSteps | None) -> tuple[Metric, ...]:
+    """List the share of the steps with samples as old as allowed; empty where the limit is not known."""
+    if oldest is None:
+        return ()
+    label = f"steps whose oldest sample is {oldest.most:,.0f} weight versions old"
+    return (Metric("oldest_ratio", oldest.ratio, "ratio", "lower", label=label),)
 
 
 def _sum_evicted_samples(steps: LoggedSteps) -> tuple[float | None, str]:
@@ -218,7 +313,7 @@ ANALYSIS = Analysis(
     id="log-waits",
     title="Who waits for whom, by the run's log?",
     reads=("log_values",),
-    rests_on=("run_log",),
+    rests_on=("run_log", "run_settings"),
     rules=("trainer-wait", "rollouter-wait", "evicted-samples"),
     every_step=True,
     thresholds={
@@ -237,6 +332,8 @@ ANALYSIS = Analysis(
         "evicted-samples": {
             # Share of the generated samples that are thrown away.
             "sample_ratio": 0.05,
+            # Share of the steps whose oldest sample is as old as allowed, where the limit is known.
+            "oldest_ratio": 0.20,
         },
     },
     measure=measure,

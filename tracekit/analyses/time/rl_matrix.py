@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import find_logged_steps, map_run_driver_logs
+from tracekit.job.driver_log import describe_unused_logs, find_logged_steps, map_run_driver_logs
 from tracekit.job.frames import list_stage_ranges, make_label_headings, phrase_run
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import list_stage_runs, pick_instances
@@ -425,10 +425,7 @@ def _list_matrix_caveats(measured: Measurements) -> list[str]:
             caveats.append(
                 f"the traces do not identify their steps in {log.source}: medians of the log are used for each{phrase_run(measured, run)}"
             )
-    sources = set(measured.frame("logged").distinct("source").values("source"))
-    unused = sources - {log.source for log in known_logs.values()} - {None}
-    if unused:
-        caveats.append(f"{len(unused)} more logs of the same runs were not used")
+    caveats += describe_unused_logs(measured)
     if walls.equals("origin", "stage").any():
         caveats.append("some steps were captured stage by stage: the time between their stages is unknown")
     if list_stage_cells(measured).equals("canonical", VALIDATION).any():

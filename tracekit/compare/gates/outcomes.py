@@ -25,6 +25,7 @@ from tracekit.compare.sides import ComparedSide, is_all_positive
 from tracekit.compare.work_units import is_whole_recording_sum
 from tracekit.job.steps.metric_samples import Key, MetricSamples, StepId
 from tracekit.model.metrics import (
+    ENGINE_METRICS,
     OUT_OF_MEMORY,
     STAGE_TIME,
     STEP_TIME,
@@ -37,6 +38,7 @@ from tracekit.model.metrics import (
 from tracekit.model.records import dataclass
 from tracekit.model.report import Gate, Outcome, Unit
 from tracekit.model.stages import get_canonical_stage
+from tracekit.model.stats.differences import compare_means
 from tracekit.model.stats.estimate import Estimate, compute_t_tail, estimate_side
 from tracekit.model.stats.speedup import Speedup, compare_exact
 from tracekit.model.stats.verdict import (
@@ -366,11 +368,40 @@ def _judge_gated_change(
     if not (is_all_positive(base) and is_all_positive(opt)):
         if rule.point:
             return _JudgedGate(_decide_gate_by_estimate(gate, rule, worse))
+        if rule.name in ENGINE_METRICS:
+            return _JudgedGate(_decide_engine_gate(gate, rule, base, opt, choices))
         gate = replace(gate, caveats=("zero in some steps: no interval",))
         return _JudgedGate(_set_gate_outcome(gate, rule, worse, "inconclusive"))
     ratio, _ = compute_metric_speedup(base, opt, choices)
     gate = replace(gate, base=ratio.base.mean, opt=ratio.opt.mean)
     return _decide_gate_by_interval(gate, rule, ratio, choices)
+
+
+def _decide_engine_gate(
+    gate: Gate, rule: GateRule, base: MetricSamples, opt: MetricSamples, choices: ComparisonChoices
+) -> Gate:
+    """Decide a gate on a metric of engines that is zero in some windows by the interval of the difference."""
+    found = compare_means(base.values, opt.values, level=choices.level)
+    worse = _measure_worsening(found.base, found.opt, rule)
+    if found.low is None or found.high is None:
+        return (
+            _decide_gate_by_estimate(gate, rule, worse)
+            if not worse
+            else _set_gate_outcome(gate, rule, worse, "inconclusive")
+        )
+    scale = found.base if rule.unit == "ratio" else 1.0
+    if scale <= 0:
+        caveats = ("zero before: a share has no meaning, give a limit as a number",)
+        return _set_gate_outcome(replace(gate, caveats=caveats), rule, worse, "inconclusive")
+    low, high = sorted(end * rule.sign / scale for end in (found.low, found.high))
+    outcome: Outcome = "inconclusive"
+    if low > rule.limit:
+        outcome = "fail"
+    elif high <= rule.limit:
+        outcome = "pass"
+    if min(len(base.runs), len(opt.runs)) < 2 and not choices.assume_independent_steps:
+        outcome, gate = "inconclusive", replace(gate, caveats=(CAPS["one run each"],))
+    return _set_gate_outcome(replace(gate, low=low, high=high), rule, worse, outcome)
 
 
 def _decide_gate_by_estimate(gate: Gate, rule: GateRule, worse: float) -> Gate:

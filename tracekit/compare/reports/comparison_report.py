@@ -22,6 +22,7 @@ from tracekit.compare.work_units import name_samples
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
 from tracekit.model.inputs.timeline import Timeline, TimelineSide
 from tracekit.model.metrics import (
+    ENGINE_METRICS,
     LAUNCH_CADENCE,
     RANGE_CADENCE,
     STAGE_TIME,
@@ -46,6 +47,8 @@ WORDS = {
     "inconclusive": "inconclusive",
     "not comparable": "not comparable",
 }
+
+_ENGINE_WORDS = {"improvement": "better", "regression": "worse"}
 
 _STEP_OF = {STAGE_TIME: STEP_TIME, UNPROFILED_STAGE: UNPROFILED}
 
@@ -78,7 +81,7 @@ def build_comparison_report(comparison: Comparison) -> Report:
         identity=(*identity, *comparison.reading),
         answer=" · ".join(words),
         headline=tuple(_list_comparison_figures(comparison)),
-        overview=add_change_bars(_make_comparison_overview(comparison)),
+        overview=_make_comparison_overview(comparison),
         sections=tuple(section for section in sections if section.sheets or section.caveats or section.charts),
         basis=tuple(_describe_report_basis(comparison)),
         cautions=comparison.warnings[:FIRST_CAUTIONS],
@@ -106,6 +109,8 @@ def describe_comparison(comparison: Comparison) -> str:
     word = WORDS.get(verdict, verdict)
     if verdict == "inconclusive" and step.reason:
         word += f" ({step.reason})"
+    if step.name in ENGINE_METRICS:
+        return _describe_engine_change(step, word)
     times = (
         f"{shorten_difference_name(step.title)} {format_quantity(step.base, 'ns')} → {format_quantity(step.opt, 'ns')}"
     )
@@ -123,6 +128,17 @@ def describe_comparison(comparison: Comparison) -> str:
     return f"{word}: {size} · {times}"
 
 
+def _describe_engine_change(step: Change, word: str) -> str:
+    """Describe the change of the engines' throughput with its interval."""
+    times = f"{step.title} {format_quantity(step.base, '')} → {format_quantity(step.opt, '')}"
+    if step.ratio is None or step.word == "not comparable":
+        return f"{word} · {times}"
+    ends = [None if end is None else format_signed(1 / end - 1, "ratio") for end in (step.high, step.low)]
+    interval = f" [{ends[0]}, {ends[1]}]" if None not in ends else ""
+    scope = " between these two runs" if is_of_steps_alone(step) else ""
+    return f"{word}: {format_signed(1 / step.ratio - 1, 'ratio')}{interval}{scope} · {times}"
+
+
 def _describe_report_basis(comparison: Comparison) -> Iterator[str]:
     """Describe the basis of the answer, followed by the change in memory."""
     if comparison.headline.unit != "bytes":
@@ -135,12 +151,13 @@ def _make_comparison_overview(comparison: Comparison) -> Sheet:
     """Make the first table: the attribution, else the stages, else the levels of memory."""
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
-        return memory_sheets.make_memory_levels_sheet("overview", comparison.memory)
+        return add_change_bars(memory_sheets.make_memory_levels_sheet("overview", comparison.memory))
     if comparison.lengths is not None and step.name == UNPROFILED:
-        return _make_lengths_sheet("overview", comparison.lengths)
-    return attribution_sheets.make_attribution_overview(comparison.origin, step) or _make_stages_sheet(
-        "overview", comparison
-    )
+        return add_change_bars(_make_lengths_sheet("overview", comparison.lengths))
+    if step.name in ENGINE_METRICS:
+        return _make_engines_sheet("overview", comparison)
+    sheet = attribution_sheets.make_attribution_overview(comparison.origin, step)
+    return add_change_bars(sheet or _make_stages_sheet("overview", comparison))
 
 
 def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
@@ -152,7 +169,7 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         raw | raw | ratio | Change of the mean.
         per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
         change | at equal length | ratio | Change at the mean length of both, by regression.
-        low | CI low | ratio | Within these two runs.
+        low | CI low | ratio | By run if a side has several; otherwise within the two runs.
         high | CI high | ratio
         word | verdict
         note | note
@@ -173,7 +190,64 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         for change in lengths.changes
     ]
     caption = "Changes: above 0 is longer. The verdict is that at equal length, within these two runs."
-    return Sheet(name, "Two logs at equal length", headings, tuple(rows), caption=caption)
+    title = "Two logs at equal length"
+    if lengths.by_run:
+        caption, title = (
+            "Changes: above 0 is longer. The verdict is that at equal length, by run.",
+            "Logs at equal length",
+        )
+    return Sheet(name, title, headings, tuple(rows), caption=caption)
+
+
+def _make_engines_sheet(name: str, comparison: Comparison) -> Sheet:
+    """Make the table of engines by their logs; the interval is that of the difference, since counts may be zero."""
+    headings = parse_headings("""
+        title | engines
+        base | before | | Mean over the windows with requests, of all engines of a run together.
+        opt | after
+        difference | change
+        difference_low | CI low
+        difference_high | CI high
+        word | verdict
+    """)
+    rows: list[tuple[Cell, ...]] = []
+    for change in sorted(comparison.changes, key=lambda change: [*ENGINE_METRICS, change.name].index(change.name)):
+        if change.name in ENGINE_METRICS:
+            is_share = change.unit == "ratio"
+            numbers = (
+                *(change.base, change.opt, change.difference),
+                *(change.difference_low, change.difference_high),
+            )
+            cells = (_scale_number(number, 100.0 if is_share else 1.0) for number in numbers)
+            rows.append(
+                (
+                    f"{change.title}, %" if is_share else change.title,
+                    *cells,
+                    _ENGINE_WORDS.get(change.word, change.word),
+                )
+            )
+    caption = "After minus before. Mean over the windows with requests, of all engines of a run together."
+    return Sheet(name, "Rollout engines", headings, tuple(rows), caption=caption)
+
+
+def _scale_number(value: float | None, factor: float) -> float | None:
+    """Scale a known number."""
+    return None if value is None else value * factor
+
+
+def _make_logs_sheet(comparison: Comparison) -> Sheet:
+    """Make the table of the logs; empty if each side has one."""
+    headings = parse_headings("""
+        side | side
+        run | log
+        steps | steps | count | Steps that count: without warm-up, validation and checkpoint.
+        tokens | tokens/step | count
+        step | step | ns | Mean, as logged.
+        at_equal_length | at equal length | ns | At the mean length of all logs.
+        trainer | trainer
+        gpus | GPUs | count
+    """)
+    return _make_attribute_sheet("logs", "Logs", headings, comparison.logs)
 
 
 def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
@@ -184,13 +258,19 @@ def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
     if comparison.memory is not None and step.unit == "bytes":
         yield from memory_sheets.list_memory_figures(comparison.memory)
         return
+    if step.name in ENGINE_METRICS:
+        return
     yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="mean ratio")
     yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="median ratio")
 
 
 def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     """Build the sections below the first screen."""
+    engines = _make_engines_sheet("engines", comparison)
+    is_first = comparison.headline.name in ENGINE_METRICS
     sheets = (
+        *(() if is_first else (engines,)),
+        _make_logs_sheet(comparison),
         _make_differences_sheet(comparison),
         _make_outlook_sheet(comparison),
         _make_overhead_sheet(comparison),
@@ -209,7 +289,7 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     of_step: list[Change] = []
     of_stages: list[Change] = []
     for change in comparison.changes:
-        if change.name not in FIRST_TABLE_METRICS:
+        if change.name not in FIRST_TABLE_METRICS and change.name not in ENGINE_METRICS:
             (of_step if change.stage is None else of_stages).append(change)
     yield Section("metrics", "Other metrics of a step", sheets=tuple(_split_changes_by_unit("metrics", of_step)))
     yield Section(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.run_log.values import RunLog
+from tracekit.job.run_log.values import RunLog, name_logged_stage
 from tracekit.model.records import dataclass
 from tracekit.model.stages import VALIDATION
 
@@ -26,10 +28,14 @@ _PROFILER = ("timing_s/start_profile", "timing_s/stop_profile")
 
 @dataclass(frozen=True, slots=True)
 class SteadySteps:
-    """Masks over the rows of a log: `counted` without warm-up, `steady` also without validation, checkpoint or profiler."""
+    """Masks over the rows of a log: `counted` without warm-up and profiled steps, `steady` also without validation and checkpoints.
+
+    `profiled` are the steps with a profiler.
+    """
 
     counted: Mask
     steady: Mask
+    profiled: Mask
 
     @property
     def steady_count(self) -> int:
@@ -42,13 +48,19 @@ class SteadySteps:
         return self.steady_count >= LEAST_STEPS
 
 
-def choose_counted_steps(log: RunLog) -> SteadySteps:
-    """Choose the steps that count: without the first 3 after each start (2 of 7 to 9 steps, 1 of 6, none of fewer)."""
-    counted = ~_find_warm_up_rows(log)
+def choose_counted_steps(log: RunLog, profiled_steps: Collection[int] = ()) -> SteadySteps:
+    """Choose the steps that count: without the first 3 after each start (2 of 7 to 9 steps, 1 of 6, none of fewer).
+
+    `profiled_steps` are the numbers of steps that a profiler was set to record. A profiler that starts and stops makes a step
+    longer; where more than half of the steps are profiled, they count.
+    """
+    profiled = _find_profiled_rows(log) | np.isin(log.step, list(profiled_steps))
     marked = _find_marked_rows(log)
-    if marked.mean() > MOST_MARKED:
-        marked[:] = False
-    return SteadySteps(counted, counted & ~marked)
+    for mask in (profiled, marked):
+        if mask.mean() > MOST_MARKED:
+            mask[:] = False
+    counted = ~_find_warm_up_rows(log) & ~profiled
+    return SteadySteps(counted, counted & ~marked, profiled)
 
 
 def _find_warm_up_rows(log: RunLog) -> Mask:
@@ -61,12 +73,19 @@ def _find_warm_up_rows(log: RunLog) -> Mask:
 
 
 def _find_marked_rows(log: RunLog) -> Mask:
-    """Find the rows with a validation, a checkpoint or a profiler."""
+    """Find the rows with a validation or a checkpoint."""
     marked = np.zeros(len(log), np.bool_)
     for name, values in log.series.items():
         label = log.framework.parse_timer(name)
-        if label is not None and log.framework.name_stage(label) in _MARKING:
+        if label is not None and name_logged_stage(log.framework, name, label) in _MARKING:
             marked |= values > 0
-        elif name in _PROFILER:
-            marked |= values > PROFILED_S
     return marked
+
+
+def _find_profiled_rows(log: RunLog) -> Mask:
+    """Find the rows in which a profiler started or stopped."""
+    profiled = np.zeros(len(log), np.bool_)
+    for name in _PROFILER:
+        if name in log.series:
+            profiled |= log.series[name] > PROFILED_S
+    return profiled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.model.inputs.page_blocks import PageBlocks
 from tracekit.model.inputs.sources import Source
 from tracekit.model.stages import RL_STAGES
+from tracekit.model.tables.arrays import Coded
+from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 from tracekit.process.page_blocks.columns import narrow_numbers
 
@@ -40,7 +42,7 @@ class _LogSteps(NamedTuple):
     stage_step: Ints
     stage_start: Ints
     stage_length: Ints
-    stage: list[str]
+    stage: list[Any]
 
 
 def _describe_log(source: Source, log: RunDriverLog) -> PageBlocks:
@@ -93,27 +95,36 @@ def _place_steps(log: RunDriverLog) -> _LogSteps:
     A stage that would reach past the end of its step begins earlier, so it overlaps the ones before it. A step without
     a timer of its own is as long as its stages together.
     """
-    of_step: dict[int, list[tuple[str, int]]] = {step: [] for step in sorted(log.step_ns)}
-    columns = (log.stage_times.values(name) for name in ("step", "canonical", "dur_ns"))
-    for step, stage, length in zip(*columns, strict=True):
-        of_step.setdefault(step, []).append((stage, length))
-    begin, lines, placed = 0, [], []
-    for place, step in enumerate(sorted(of_step)):
-        stages = sorted(of_step[step], key=_make_stage_order_key)
-        whole = log.step_ns.get(step, sum(length for _, length in stages))
-        at = 0
-        for stage, length in stages:
-            at = max(0, min(at, whole - length))
-            placed.append((place, begin + at, length, stage))
-            at += length
-        lines.append((step, begin, whole))
-        begin += max([whole, *(length for _, length in stages)])
-    number, start, length = np.array(lines, np.int64).reshape(-1, 3).T
-    stage_step, stage_start, stage_length = np.array([line[:3] for line in placed], np.int64).reshape(-1, 3).T
-    return _LogSteps(number, start, length, stage_step, stage_start, stage_length, [line[3] for line in placed])
+    timed = np.fromiter(log.step_ns.keys(), np.int64, len(log.step_ns))
+    order, step, length = _order_stages(log.stage_times)
+    number = np.union1d(timed, step)
+    of_stage = np.searchsorted(number, step)
+    whole = np.bincount(of_stage, weights=length, minlength=len(number)).astype(np.int64)
+    whole[np.searchsorted(number, timed)] = np.fromiter(log.step_ns.values(), np.int64, len(timed))
+    # The k-th stage of every step at once: a step has few stages.
+    first = np.searchsorted(of_stage, np.arange(len(number)))
+    place_in_step = np.arange(len(of_stage)) - first[of_stage]
+    start, at, longest = np.zeros(len(of_stage), np.int64), np.zeros(len(number), np.int64), whole.copy()
+    for k in range(int(place_in_step.max(initial=-1)) + 1):
+        rows = np.flatnonzero(place_in_step == k)
+        steps = of_stage[rows]
+        start[rows] = np.maximum(np.minimum(at[steps], whole[steps] - length[rows]), 0)
+        at[steps] = start[rows] + length[rows]
+        longest[steps] = np.maximum(longest[steps], length[rows])
+    begin = np.cumsum(longest) - longest
+    names = log.stage_times.take(order).values("canonical")
+    return _LogSteps(number, begin, whole, of_stage, begin[of_stage] + start, length, names)
 
 
-def _make_stage_order_key(stage: tuple[str, int]) -> tuple[int, str]:
-    """Make the key by which stages are in the order of the pipeline; unknown ones last, by name."""
-    name = stage[0]
-    return RL_STAGES.index(name) if name in RL_STAGES else len(RL_STAGES), name
+def _order_stages(stages: Frame) -> tuple[Ints, Ints, Ints]:
+    """Order stages by step, then as in the pipeline, unknown ones last by name: (places, steps, lengths in this order)."""
+    coded = stages["canonical"]
+    assert isinstance(coded, Coded), "stages are texts"
+    ranked = sorted(coded.texts, key=lambda name: (_RANKS.get(name, len(_RANKS)), name))
+    rank = np.array([ranked.index(name) for name in coded.texts], np.int64)
+    step, length = stages.integers("step"), stages.integers("dur_ns")
+    order = np.lexsort((rank[coded.codes] if len(stages) else step, step))
+    return order, step[order], length[order]
+
+
+_RANKS = {name: place for place, name in enumerate(RL_STAGES)}

@@ -8,18 +8,38 @@ import numpy as np
 
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.model.records import dataclass
+from tracekit.model.units import format_quantity
 
 LEAST_CHANGE = 0.01
 """Smallest share of the step by which a schedule has to differ."""
 
+MOST_GENERATION = 0.5
+"""Share of generation in the step from which it dominates: overlap with training was measured to save nothing there."""
+
+P95_OF_MEAN = float(np.log(20))
+"""95th percentile of an exponential distribution over its mean: 3.0."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """The step under one schedule, in seconds: at least so long if the assumption is true."""
+    """The step under one schedule, in seconds: at least so long if the assumption is true; None where none is claimed."""
 
     schedule: str
-    step_s: float
+    step_s: float | None
     assumption: str
+
+
+@dataclass(frozen=True, slots=True)
+class _StageTimes:
+    """Median times of a synchronous step: the whole, generation, and the share of generation that is its tail."""
+
+    step_s: float
+    gen_s: float
+    tail_ratio: float
+
+    @property
+    def train_s(self) -> float:
+        return self.step_s - self.gen_s
 
 
 def predict_schedules(steps: LoggedSteps, tail_ratio: float) -> Iterator[ScheduledStep]:
@@ -31,18 +51,57 @@ def predict_schedules(steps: LoggedSteps, tail_ratio: float) -> Iterator[Schedul
     steady = steps.counted.steady
     if gen is None or steps.mode.is_async or not steady.any():
         return
-    gen_s, step_s = float(np.median(gen[steady])), float(np.median(steps.step_s[steady]))
-    if steps.gpus is not None and steps.gpus > 1:
-        pools_s, rollout = split_pools(gen_s, step_s - gen_s, tail_ratio, steps.gpus)
-        assumption = (
-            f"{rollout} of {steps.gpus} GPUs generate while the others train; work scales with GPUs, and the tail of generation "
-            f"({tail_ratio:.0%}) takes as long on any number"
-        )
-        yield ScheduledStep("one step off, on separate GPUs", pools_s, assumption)
+    times = _StageTimes(float(np.median(steps.step_s[steady])), float(np.median(gen[steady])), tail_ratio)
+    yield from _predict_overlap(times, steps.gpus)
+    yield from _predict_tail_cut(steps, times)
     sync = steps.sum_stage_seconds("update_weights")
     if sync is not None:
         sync_s = float(np.median(sync[steady]))
-        yield ScheduledStep("weight sync in the background", step_s - sync_s, "no stage gets slower meanwhile")
+        assumption = "no stage gets slower meanwhile, and answers begin with the weights of the step before"
+        yield ScheduledStep("weight sync in the background", times.step_s - sync_s, assumption)
+
+
+_ONE_STEP_POOLS, _ASYNC_POOLS = "one step off, on separate GPUs", "fully async, on separate GPUs"
+
+
+def _predict_overlap(times: _StageTimes, gpus: int | None) -> Iterator[ScheduledStep]:
+    """Predict generation and training at the same time on separate GPUs; no step where generation dominates."""
+    share = times.gen_s / times.step_s
+    if share >= MOST_GENERATION:
+        reason = f"no claim: generation is {format_quantity(share, 'ratio')} of the step, and where it dominates, overlap was measured to save nothing"
+        yield ScheduledStep(_ONE_STEP_POOLS, None, reason)
+        yield ScheduledStep(_ASYNC_POOLS, None, reason)
+        return
+    if gpus is None or gpus < 2:
+        return
+    step_s, rollout = split_pools(times.gen_s, times.train_s, times.tail_ratio, gpus)
+    split = f"{rollout} of {gpus} GPUs generate while the others train; work scales with GPUs"
+    tail = format_quantity(times.tail_ratio, "ratio")
+    yield ScheduledStep(
+        _ONE_STEP_POOLS, step_s, f"{split}, and the tail of generation ({tail}) takes as long on any number"
+    )
+    step_s, rollout = split_pools(times.gen_s * (1 - times.tail_ratio), times.train_s, 0.0, gpus)
+    split = f"{rollout} of {gpus} GPUs generate while the others train; work scales with GPUs"
+    yield ScheduledStep(
+        _ASYNC_POOLS, step_s, f"{split}, and the tail ({tail}) of a batch is hidden by the next; samples are older"
+    )
+
+
+def _predict_tail_cut(steps: LoggedSteps, times: _StageTimes) -> Iterator[ScheduledStep]:
+    """Predict generation that ends with its 95th percentile; nothing if no answer is longer, or lengths are unknown."""
+    framework = steps.log.framework
+    mean, longest = steps.get_steady(*framework.mean_length), steps.get_steady(*framework.longest)
+    if mean is None or longest is None:
+        return
+    limit, most = P95_OF_MEAN * float(np.nanmedian(mean)), float(np.nanmedian(longest))
+    if limit >= most:
+        return
+    assumption = (
+        f"answers end at {limit:,.0f} tokens: 5 % are longer, if lengths of a mean of {np.nanmedian(mean):,.0f} fall off "
+        f"exponentially; generation lasts as long as its longest answer, which has {most:,.0f}"
+    )
+    cut_s = times.step_s - times.gen_s * (1 - limit / most)
+    yield ScheduledStep("generation tail cut at p95", cut_s, assumption)
 
 
 def split_pools(gen_s: float, train_s: float, tail_ratio: float, gpus: int) -> tuple[float, int]:

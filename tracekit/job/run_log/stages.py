@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import field, replace
 from math import gcd
 from typing import Literal
 
 import numpy as np
 
 from tracekit.job.run_log.counted_steps import SteadySteps, choose_counted_steps
+from tracekit.job.run_log.settings import Setting, find_log_settings, list_profiled_steps
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
-from tracekit.job.run_log.values import Floats, RunLog, map_run_logs
+from tracekit.job.run_log.values import Floats, RunLog, map_run_logs, name_logged_stage
+from tracekit.model.recording.rl_frameworks import StageTimer
 from tracekit.model.records import dataclass
 from tracekit.model.stages import VALIDATION
 from tracekit.model.trace import Measurements, derive_once
@@ -51,6 +53,7 @@ class LoggedSteps:
 
     `step_s` is the step time as logged and `wall_s` the same with the stages outside it. `residual_s` is the part of the step that no
     timer covers. `price` is that of a GPU-hour. `excess_ratio` is the share of the steps whose timers exceed them: overlapping timers that are not known.
+    `settings` are the known settings of the run.
     """
 
     log: RunLog
@@ -63,6 +66,12 @@ class LoggedSteps:
     stages: tuple[LoggedStage, ...]
     excess_ratio: float
     price: float | None = None
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+
+    @property
+    def is_verl(self) -> bool:
+        """Whether a trainer of verl wrote the log."""
+        return self.log.framework.code in ("verl", "verl_omni")
 
     def get_steady(self, *names: str) -> Floats | None:
         """Get the values of the first logged name in the steady steps; None if no steady step has one."""
@@ -111,17 +120,25 @@ class LoggedSteps:
 @derive_once
 def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
     """List the logs of all runs by step; a log without any time of a step is left out."""
-    made = (resolve_logged_stages(log) for log in map_run_logs(measured).values())
     price = measured.facts.gpu_hour_price
-    return tuple(replace(steps, price=price) for steps in made if steps is not None)
+    made = []
+    for log in map_run_logs(measured).values():
+        settings = find_log_settings(measured, log.run, log.source)
+        steps = resolve_logged_stages(log, list_profiled_steps(settings))
+        if steps is not None:
+            made.append(replace(steps, price=price, settings=settings))
+    return tuple(made)
 
 
-def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:
-    """Resolve the timers of a log into disjoint stages; None if the log has no time of a step."""
+def resolve_logged_stages(log: RunLog, profiled_steps: Collection[int] = ()) -> LoggedSteps | None:
+    """Resolve the timers of a log into disjoint stages; None if the log has no time of a step.
+
+    `profiled_steps` are the numbers of steps that a profiler was set to record.
+    """
     log = _select_timed_rows(log)
     mode = find_trainer_mode(log)
     stages = tuple(_list_logged_timers(log, mode))
-    step_s = log.get_first(*log.framework.step)
+    step_s = log.get_first(*log.framework.step_keys)
     if step_s is None:
         inside = [stage.seconds for stage in stages if stage.where == "inside"]
         if not inside:
@@ -136,7 +153,7 @@ def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:
         log,
         mode,
         count_trainer_gpus(log),
-        choose_counted_steps(log),
+        choose_counted_steps(log, profiled_steps),
         step_s,
         step_s + outside_s,
         step_s - inside_s,
@@ -147,7 +164,7 @@ def resolve_logged_stages(log: RunLog) -> LoggedSteps | None:
 
 def _select_timed_rows(log: RunLog) -> RunLog:
     """Select the rows with a step time: a validation before training has none."""
-    step_s = log.get_first(*log.framework.step)
+    step_s = log.get_first(*log.framework.step_keys)
     timed = np.ones(len(log), np.bool_) if step_s is None else step_s > 0
     if timed.all():
         return log
@@ -158,23 +175,36 @@ def _select_timed_rows(log: RunLog) -> RunLog:
 
 def _list_logged_timers(log: RunLog, mode: TrainerMode) -> Iterator[LoggedStage]:
     """List the timers of a log with their position."""
-    timers: dict[str, Floats] = {}
-    for name, values in log.series.items():
-        label = log.framework.parse_timer(name)
-        if label is not None and label not in _PROFILER_CALLS:
-            timers[label] = values
-    labels = frozenset(timers)
-    for label, values in timers.items():
-        canonical = log.framework.name_stage(label)
-        outer = find_enclosing_timer(mode, label, labels)
-        where: Where = "inside"
-        if outer is not None:
-            where = "nested"
-        elif label in mode.overlapping:
-            where = "overlapping"
-        elif label in mode.outside:
+    parsed = ((name, log.framework.parse_timer(name)) for name in log.series)
+    labels = {name: label for name, label in parsed if label is not None and label not in _PROFILER_CALLS}
+    known = {timer.key: timer for timer in map(log.framework.find_timer, labels) if timer is not None}
+    for name, label in labels.items():
+        timer = log.framework.find_timer(name)
+        if timer is not None:
+            where, outer = _place_known_timer(timer, known)
+        else:
+            found = find_enclosing_timer(label, labels.values())
+            where, outer = ("inside", "") if found is None else ("nested", found)
+        if where == "inside" and label in mode.outside:
             where = "outside"
-        yield LoggedStage(label, canonical, values, where, label in mode.waits, outer or "")
+        seconds = log.series[name] * (1.0 if timer is None else timer.seconds)
+        canonical = name_logged_stage(log.framework, name, label)
+        yield LoggedStage(label, canonical, seconds, where, label in mode.waits, outer)
+
+
+_POSITIONS: Mapping[str, Where] = {"outside": "outside", "overlapping": "overlapping"}
+"""Positions of the timers that are not within the step."""
+
+
+def _place_known_timer(timer: StageTimer, logged: Mapping[str, StageTimer]) -> tuple[Where, str]:
+    """Place a timer of the registry among those that were logged: its position, and the timer around a nested one."""
+    if timer.place == "nested":
+        if timer.parent is None:
+            return "nested", "step"
+        return ("nested", timer.parent) if timer.parent in logged else ("inside", "")
+    if timer.place == "sum" and any(part.parent == timer.key for part in logged.values()):
+        return "nested", "its parts"
+    return _POSITIONS.get(timer.place, "inside"), ""
 
 
 def _resolve_unknown_nesting(stages: tuple[LoggedStage, ...], step_s: Floats) -> tuple[LoggedStage, ...]:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.run_log.frameworks import Framework, find_log_framework
+from tracekit.job.log_files import join_log_parts
+from tracekit.model.recording.rl_frameworks import RlFramework, find_framework
 from tracekit.model.records import dataclass
-from tracekit.model.tables.frame import Frame, Ints, count_rows, first_of
+from tracekit.model.stages import get_canonical_stage
+from tracekit.model.tables.frame import Frame, Ints, first_of
 from tracekit.model.trace import Measurements, derive_once
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +27,7 @@ class RunLog:
 
     run: str | None
     source: str
-    framework: Framework
+    framework: RlFramework
     part: Ints
     step: Ints
     series: Mapping[str, Floats]
@@ -43,16 +45,20 @@ class RunLog:
         return next((self.series[name] for name in names if name in self.series), None)
 
 
+def name_logged_stage(framework: RlFramework, name: str, label: str) -> str:
+    """Name the canonical stage of a timer: by the registry, or by its label."""
+    timer = framework.find_timer(name)
+    return get_canonical_stage(label) if timer is None else timer.stage
+
+
 @derive_once
 def map_run_logs(measured: Measurements) -> dict[str | None, RunLog]:
-    """Map each run to its log; of several logs of one run, the one with most values. Logs without step times are left out."""
+    """Map each run to its log; files of a restarted run are joined. Logs without step times are left out."""
     rows = measured.frame("run_log")
     rows = rows.filter(~rows.is_missing("step") & ~rows.is_missing("value"))
     logs: dict[str | None, RunLog] = {}
     for of_run in rows.group_by("run").frames():
-        sources = of_run.group_by("source").agg(count=count_rows())
-        source = sources.sort("count", "source", descending=["count"]).values("source")[0]
-        log = _make_run_log(of_run.values("run")[0], source, of_run.filter(of_run.equals("source", source)))
+        log = _make_run_log(of_run.values("run")[0], *join_log_parts(of_run))
         if log is not None:
             logs[log.run] = log
     return logs
@@ -69,7 +75,7 @@ def _make_run_log(run: str | None, source: str, rows: Frame) -> RunLog | None:
     row, value = place[groups.number], rows.number("value")
     by_name = rows.group_by("name")
     names: list[Any] = by_name.agg().values("name")
-    framework = find_log_framework(names)
+    framework = find_framework(names)
     if framework is None:
         return None
     table = np.full((len(names), len(order)), np.nan)

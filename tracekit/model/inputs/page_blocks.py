@@ -100,10 +100,10 @@ def unpack_page_blocks(source: Any, data: bytes) -> PageBlocks:
 
 def _inflate_content(data: bytes) -> bytes:
     """Inflate the packed form, up to the memory limit."""
-    unpacker = zlib.decompressobj()
+    unpacker = deflate.decompressobj()
     try:
-        content = unpacker.decompress(data, MAX_UNPACKED_BYTES)
-    except zlib.error as error:
+        content: bytes = unpacker.decompress(data, MAX_UNPACKED_BYTES)
+    except deflate.error as error:
         raise DamagedPageError(f"damaged: {error}") from error
     if not unpacker.eof:
         raise DamagedPageError("incomplete, or more than the memory limit")
@@ -133,6 +133,8 @@ def _check_texts(texts: Any) -> tuple[str, ...]:
     """Check a list of texts."""
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise DamagedPageError("not a list of texts")
-    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
-        raise DamagedPageError("not a text")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise DamagedPageError("not a text") from error
     return tuple(texts)

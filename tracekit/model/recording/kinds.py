@@ -147,6 +147,11 @@ _PROFILING = Remedy(
     "profile some steps too; in verl",
     "global_profiler.tool=torch 'global_profiler.steps=[2,4]' global_profiler.save_path=outputs/profile",
 )
+_PROFILES = Remedy("give the profiles as well: the directory of both", "tracekit analyze DIR")
+_PROFILING_NEMO_RL = Remedy(
+    "profile some steps too; in NeMo-RL",
+    "NRL_NSYS_PROFILE_STEP_RANGE=3:5 NRL_NSYS_WORKER_PATTERNS='*policy*,*vllm*'",
+)
 _PERFETTO = Remedy("open it in Perfetto", "https://ui.perfetto.dev")
 _NEW_EXPORT = Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
@@ -291,7 +296,21 @@ def _describe_memory_timeline(group: RecordingGroup) -> str:
 def _describe_driver_log(group: RecordingGroup) -> str:
     steps = group.count("steps")
     detail = f": {_format_count(steps, 'step')}, no profile" if steps else ", no profile"
-    return f"Only the driver's log was given{detail}{group.share}."
+    profiled = group.listed("profiled", with_counts=False)
+    known = f" By its configuration, a profiler recorded steps {profiled}." if profiled else ""
+    return f"Only the driver's log was given{detail}{group.share}.{known}"
+
+
+def _suggest_profiled_steps(group: RecordingGroup) -> Remedy:
+    """Suggest how to profile, in the framework that wrote the logs."""
+    frameworks = group.labels.get("framework", {}).keys()
+    if group.labels.get("profiled"):
+        return _PROFILES
+    if frameworks == {"nemo_rl"}:
+        return _PROFILING_NEMO_RL
+    if frameworks <= {"verl", "verl_omni"}:
+        return _PROFILING
+    return Remedy("profile some steps too, and call prof.step() after each", _SCHEDULE.command)
 
 
 def _describe_memory_log(group: RecordingGroup) -> str:
@@ -485,7 +504,7 @@ KINDS: Mapping[str, RecordingKind] = {
             "Driver log only",
             "stages by step",
             _describe_driver_log,
-            _PROFILING,
+            _suggest_profiled_steps,
             "warning",
             "log-only",
         ),

@@ -191,6 +191,15 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
+        "log_settings",
+        "one setting of an RL run that findings name",
+        {
+            "key": Column("category", "Name of the setting, such as trainer.test_freq."),
+            "value": Column("category", "Number, switch or word, as written; other values are not kept."),
+            "origin": Column("category", "The log that printed it, or the file next to the log."),
+        },
+    ),
+    Table(
         "engine_log",
         "one number that the log of a rollout engine or a machine gives for one moment",
         {

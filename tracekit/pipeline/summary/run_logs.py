@@ -9,6 +9,7 @@ import numpy as np
 
 from tracekit.job.frames import COUNTED_ANEW, phrase_run
 from tracekit.job.run_log.counted_steps import Mask
+from tracekit.job.run_log.disagreement import describe_step_disagreement
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.stages.matrix import list_units_with_cells
 from tracekit.job.stages.windows import STAGE_KEY
@@ -79,7 +80,7 @@ LEAST_LOGGED_SHARE = 0.01
 
 
 def measure_driver_step(measured: Measurements) -> tuple[Metric, ...]:
-    """Measure the driver's step next to that of the traces: mean of the steps that both have."""
+    """Measure the driver's step next to that of the traces: mean of the steps that both have, and median of un-profiled steps."""
     metrics = []
     for steps in list_logged_steps(measured)[:MOST_DESCRIBED]:
         shared = _find_profiled_rows(measured, steps)
@@ -87,6 +88,12 @@ def measure_driver_step(measured: Measurements) -> tuple[Metric, ...]:
             where = phrase_run(measured, steps.log.run)
             label = f"driver's step{where}"
             metrics.append(Metric("driver_step", float(steps.step_s[shared].mean()) * 1e9, "ns", "lower", label=label))
+            other = steps.step_s[steps.counted.steady & ~shared]
+            if len(other):
+                label = f"median of its un-profiled steps{where}"
+                metrics.append(
+                    Metric("unprofiled_driver_step", float(np.median(other)) * 1e9, "ns", "lower", label=label)
+                )
     return tuple(metrics)
 
 
@@ -95,6 +102,20 @@ def _find_profiled_rows(measured: Measurements, steps: LoggedSteps) -> Mask:
     units = list_units_with_cells(measured)
     units = units.filter(units.equals("run", steps.log.run) & ~units.is_in("origin", COUNTED_ANEW))
     return np.isin(steps.log.step, units.integers("step", missing=-1))
+
+
+def describe_log_disagreements(measured: Measurements) -> tuple[str, ...]:
+    """Describe where the profile and the log of one run have different times for the same steps."""
+    texts = []
+    for steps in list_logged_steps(measured)[:MOST_DESCRIBED]:
+        units = list_units_with_cells(measured)
+        units = units.filter(units.equals("run", steps.log.run) & ~units.is_in("origin", COUNTED_ANEW))
+        recorded = dict(zip(units.integers("step", missing=-1).tolist(), units.number("wall_ns").tolist(), strict=True))
+        logged = dict(zip(steps.log.step.tolist(), (steps.step_s * 1e9).tolist(), strict=True))
+        text = describe_step_disagreement(recorded, logged)
+        if text:
+            texts.append(text + phrase_run(measured, steps.log.run))
+    return tuple(texts)
 
 
 def append_log_only_stages(measured: Measurements, stages: Frame) -> Frame:

@@ -20,6 +20,7 @@ from tracekit.job.frames import (
     REPEATING,
     STEP_BOUNDS,
     StepWalls,
+    list_stage_ranges,
     make_label_headings,
     summarize_step_walls,
 )
@@ -47,6 +48,7 @@ from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
 from tracekit.pipeline.summary.run_logs import (
     append_log_only_stages,
+    describe_log_disagreements,
     describe_run_logs,
     has_only_run_logs,
     measure_driver_step,
@@ -401,6 +403,16 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     return [Metric(name, shares.get(name), "ratio", better, label=label) for name, label, better in _GPU_SHARES]
 
 
+def list_stage_order(measured: Measurements) -> tuple[str, ...]:
+    """List the stages of all steps in order of appearance; empty if the questions asked do not measure them."""
+    nothing: tuple[str, ...] = ()
+    return failed_questions.judge_if_asked(measured, _list_stages_by_start, nothing)
+
+
+def _list_stages_by_start(measured: Measurements) -> tuple[str, ...]:
+    return tuple(list_stage_ranges(measured).sort("ts_ns").distinct("canonical").values("canonical"))
+
+
 def make_stage_table(measured: Measurements) -> Sheet | None:
     """Make the main table: stages by wall time, with their GPU utilization."""
     stage_sheet = failed_questions.judge_without_faults(
@@ -505,13 +517,14 @@ def count_files_by_state(measured: Measurements) -> FileCounts:
 
 
 def list_caveats(measured: Measurements) -> tuple[str, ...]:
-    """List caveats on all numbers: split runs, removed rows, truncated late ends, pools that may be unmapped."""
+    """List caveats on all numbers: split runs, removed rows, truncated late ends, logs that disagree, unmapped pools."""
     nothing: tuple[str, ...] = ()
     pools = _evaluate_sound_part(measured, lambda whom: tuple(pool_notes(whom)), nothing)
     apart = (note.message for note in measured.notes if note.code == SPLIT_RUNS_CODE)
     filtered = [note for note in measured.notes if note.code == FILTERED_ROWS]
     late = [note for note in measured.notes if note.code == LATE_ENDS]
-    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *pools)
+    logged = _evaluate_sound_part(measured, describe_log_disagreements, nothing)
+    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *logged, *pools)
 
 
 def _describe_removed_rows(notes: Sequence[Note]) -> Iterator[str]:

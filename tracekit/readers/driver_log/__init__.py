@@ -22,6 +22,7 @@ from tracekit.readers import unpack
 from tracekit.readers.driver_log.console import ANSI, add_console_lines
 from tracekit.readers.driver_log.console_state import ConsoleLog
 from tracekit.readers.driver_log.headed_tables import NEMO_HEADING, NEMO_TIMER, NEMO_TOTALS
+from tracekit.readers.driver_log.run_settings import describe_dependencies, make_settings_table
 from tracekit.readers.driver_log.values import LoggedValues, make_log_values, note_skipped_values
 from tracekit.readers.engine_log.server_lines import add_server_line
 from tracekit.readers.engine_log.values import EngineValues
@@ -33,6 +34,8 @@ _EVIDENCE = (
     *("completions/", "queue_wait_time_s", "train/step_time"),
 )
 """Every log of a known framework contains one; text without any needs no check of its lines."""
+
+__all__ = ["describe_dependencies", "has_step_below", "make_log_trace", "read", "sniff"]
 
 NO_TABLES: Mapping[str, Columns] = MappingProxyType({})
 
@@ -147,6 +150,8 @@ def make_log_trace(
 ) -> list[Trace]:
     """Make the Trace of a training log from its values, with `more` tables."""
     values = make_log_values(log)
-    tables = {"log_values": values, **more} if want.table("log_values") else more
+    tables = {"log_values": values, **more} if want.table("log_values") else {**more}
+    if want.table("log_settings"):
+        tables["log_settings"] = make_settings_table(source.path, log.settings)
     meta = {"element_count": len(log.numbers), "absolute_time": False}
     return [Trace(source, Frames(tables), tuple(note_skipped_values(log, losses, source.name)), meta)]

@@ -21,13 +21,14 @@ from tracekit.readers.driver_log.headed_tables import (
     note_nemo_heading,
 )
 from tracekit.readers.driver_log.json_lines import add_logged_object, parse_json_object
+from tracekit.readers.driver_log.printed_config import add_config_line
 from tracekit.readers.driver_log.values import LoggedValues
 
 ANSI = compile_lazily(r"\x1b\[[0-9;?]*[A-Za-z]")
 RAY_PREFIX = compile_lazily(r"\((\w{1,60}) pid=([0-9]{1,10})(?:, ip=[^)\s]{1,60})?\)\s?")
 STEP_LINE = compile_lazily(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
 TIMER = compile_lazily(r"timing_s/|timing/train/|perf/time_per_step|time/step_")
-DRIVERS = frozenset({"TaskRunner", "main_task"})
+DRIVERS = frozenset({"TaskRunner", "TaskRunnerV1", "OneStepTaskRunner", "FullyAsyncTaskRunner", "main_task"})
 """Ray actors and tasks that run verl's driver."""
 
 _PROGRESS = compile_lazily(
@@ -50,7 +51,7 @@ def add_console_lines(rows: Iterator[tuple[int, str | None]], log: ConsoleLog) -
             _add_json_line(line, number, log.values)
         else:
             _add_console_line(line, number, log)
-    flush_wrapped_line(log)
+    flush_wrapped_line(log, is_end=True)
 
 
 def _add_json_line(line: str, number: int, values: LoggedValues) -> None:
@@ -76,6 +77,9 @@ def _add_console_text(text: str, number: int, log: ConsoleLog) -> None:
     if prefix:
         text = text[prefix.end() :]
         _note_driver_process(prefix[1], prefix[2], log)
+    is_driver = prefix is None or prefix[1] in DRIVERS
+    if is_driver and (log.config or text.startswith("{'")) and add_config_line(text, log):
+        return
     if log.wrapped and _add_wrapped_piece(text, log):
         return
     for mark, add_line in _FORMS:
@@ -151,18 +155,29 @@ def _split_pair(piece: str) -> tuple[str, float | None]:
     return ("", None) if value is None else (name.strip(), value)
 
 
-def flush_wrapped_line(log: ConsoleLog) -> None:
-    """Add the values of the step's line that was kept."""
+def flush_wrapped_line(log: ConsoleLog, *, is_end: bool = False) -> None:
+    """Add the values of the step's line that was kept; at the end of the log, it may be truncated."""
     text, log.wrapped = "".join(log.wrapped), []
     match = STEP_LINE.search(text)
     if not match:
         return
     values: dict[str, object] = {}
+    name = ""
     for piece in text[match.end() :].split(" - "):
         name, value = _split_pair(piece)
         if name:
             values[name] = value
+    if is_end and _is_truncated(tuple(values), log.values):
+        log.values.cut += 1
+        if name:
+            # The number of the last piece may have lost digits.
+            del values[name]
     log.values.add_record(log.wrapped_at, int(match[1]), values)
+
+
+def _is_truncated(names: tuple[str, ...], values: LoggedValues) -> bool:
+    """Check whether a record has only the first names of an earlier one, as no complete record has."""
+    return names not in values.shapes and any(shape[: len(names)] == names for shape in values.shapes)
 
 
 def _add_progress(text: str, number: int, log: ConsoleLog) -> None:

@@ -21,7 +21,8 @@ class ConsoleLog:
     """Values parsed so far, and the state of lines that belong together.
 
     `wrapped` has the pieces of a step's line of verl, which began in line `wrapped_at`. `heading` is the step of the
-    last heading, `bar` the step that the last progress bar showed, `pid` the driver's process.
+    last heading, `bar` the step that the last progress bar showed, `pid` the driver's process. `config` has the lines
+    of a configuration that is being printed, `config_foreign` counts other lines between them.
     """
 
     values: LoggedValues = field(default_factory=LoggedValues)
@@ -32,6 +33,10 @@ class ConsoleLog:
     wrapped: list[str] = field(default_factory=list[str])
     wrapped_at: int = 0
     wrapped_chars: int = 0
+    config: list[str] = field(default_factory=list[str])
+    config_depth: int = 0
+    config_chars: int = 0
+    config_foreign: int = 0
 
 
 def parse_printed_number(text: str) -> float | None:

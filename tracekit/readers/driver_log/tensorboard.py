@@ -24,9 +24,12 @@ from tracekit.readers import unpack
 from tracekit.readers.driver_log import make_log_trace
 from tracekit.readers.driver_log.json_lines import convert_seconds_to_unix_ns
 from tracekit.readers.driver_log.protobuf import BYTES, FIXED32, FIXED64, DamagedMessageError, read_varint, yield_fields
+from tracekit.readers.driver_log.run_settings import describe_dependencies
 from tracekit.readers.driver_log.values import MAX_STEP, LoggedValues
 from tracekit.readers.lines import MAX_LINE_BYTES
 from tracekit.readers.loss import DataLoss
+
+__all__ = ["describe_dependencies", "read", "sniff"]
 
 _HEAD, _FOOT = 12, 4
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5

@@ -54,6 +54,8 @@ class LoggedValues:
     numbers: array[float] = field(default_factory=lambda: array("d"))
     logged: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """Shapes of the records of each step of the current part."""
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    """Settings that the driver printed."""
     parts: int = 1
     repeated: int = 0
     too_long: int = 0

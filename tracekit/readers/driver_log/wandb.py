@@ -18,9 +18,12 @@ from tracekit.model.trace import Source, Trace, Want
 from tracekit.readers.driver_log import make_log_trace
 from tracekit.readers.driver_log.json_lines import convert_seconds_to_unix_ns
 from tracekit.readers.driver_log.protobuf import BYTES, DamagedMessageError, yield_fields
+from tracekit.readers.driver_log.run_settings import describe_dependencies
 from tracekit.readers.driver_log.values import MAX_STEP, LoggedValues
 from tracekit.readers.file_bytes import FileBytes
 from tracekit.readers.lines import MAX_LINE_BYTES
+
+__all__ = ["describe_dependencies", "read", "sniff"]
 
 MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK_BYTES, _HEAD = 2**15, 7

@@ -6,6 +6,7 @@ levels of merging are exact, then one per limit; nothing is left out unless a ce
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.render.explorer.processes import PageRow
-from tracekit.render.explorer.varints import encode_varints
+from tracekit.render.explorer.varints import encode_column_parts, take_part_differences
 
 Ints = npt.NDArray[np.int64]
 
@@ -100,22 +101,14 @@ def _keep_common_values(values: Ints, opens: Ints) -> Ints:
     return np.where(low == high, low, 0)
 
 
-def encode_row_boxes(boxes: Boxes) -> bytes:
-    """Encode the boxes of a row: for each of its cells on the page the number of boxes, then one column after the other."""
-    sizes = boxes.sizes[boxes.sizes > 0]
-    base = np.cumsum(1 + COLUMNS * sizes) - (1 + COLUMNS * sizes)
-    values = np.empty(int((1 + COLUMNS * sizes).sum()), np.int64)
-    values[base] = sizes
-    within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    at, step = np.repeat(base, sizes) + 1 + within, np.repeat(sizes, sizes)
-    start, *others = boxes.columns
-    delta = np.diff(start, prepend=0)
-    is_first = within == 0
-    delta[is_first] = start[is_first]
-    for column in (delta, *others):
-        values[at] = column
-        at += step
-    return encode_varints(values)
+def encode_boxes(rows: Sequence[Boxes]) -> list[bytes]:
+    """Encode the boxes of rows: for each cell of a row on the page the number of boxes, then one column after the other."""
+    sizes = [boxes.sizes[boxes.sizes > 0] for boxes in rows]
+    start, *others = (np.concatenate(columns) for columns in zip(*(boxes.columns for boxes in rows), strict=True))
+    of_cell = np.concatenate(sizes)
+    cells = encode_column_parts([take_part_differences(start, of_cell), *others], of_cell)
+    bounds = np.cumsum([0, *map(len, sizes)]).tolist()
+    return [b"".join(cells[first:last]) for first, last in itertools.pairwise(bounds)]
 
 
 class CellOrder(NamedTuple):

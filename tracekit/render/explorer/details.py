@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.names import MergedPaths, PageNames, mark_path_ancestors, merge_paths
-from tracekit.render.explorer.processes import ExplorerRows
+from tracekit.render.explorer.processes import ExplorerRows, JoinedColumns
 from tracekit.render.explorer.tables import (
     GapSelection,
     Numbering,
@@ -22,6 +22,7 @@ from tracekit.render.explorer.tables import (
 )
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 BYTES_OF_GAPS = BYTES_OF_HOST = 0.15
 """Share of the budget that gaps, and host rows, may take."""
@@ -45,24 +46,29 @@ class PageDetails(NamedTuple):
 
 def fit_details(rows: ExplorerRows, budget_bytes: int) -> PageDetails:
     """Encode the longest gaps and host rows, fewer until each kind fits its share of the budget."""
+    tables = _join_names(rows)
+    gaps, host_floor = select_gaps(rows), choose_host_floor(rows)
     gap_share, host_share = 1.0, 1.0
     for attempt in range(MOST_FITS):
-        gaps, host_floor = select_gaps(rows, gap_share), choose_host_floor(rows, host_share)
-        names, numbering, texts, paths = _number_names(rows, gaps, host_floor)
+        used = _mark_used(tables, gaps.floor_ns, host_floor)
+        numbering = _number_used(tables, used)
         encoded = encode_gaps(rows, numbering, gaps.floor_ns)
         of_gaps = {name: compress_block(data) for name, data in zip(("gaps", "segments"), encoded, strict=True)}
-        of_host = {}
-        for process, numbers in zip(rows.processes, numbering, strict=False):
-            host_rows = encode_host_rows(process, numbers, host_floor)
-            if host_rows is not None:
-                of_host[f"h{process.number}"] = compress_block(host_rows)
+        host_rows = encode_host_rows(rows, numbering, host_floor)
+        of_host = {name: compress_block(data) for name, data in host_rows.items()}
         gap_excess = _measure_blocks(of_gaps) / (budget_bytes * BYTES_OF_GAPS)
         host_excess = _measure_blocks(of_host) / (budget_bytes * BYTES_OF_HOST)
         if max(gap_excess, host_excess) <= 1 or attempt == MOST_FITS - 1:
             break
-        gap_share *= SMALLER / gap_excess if gap_excess > 1 else 1
-        host_share *= SMALLER / host_excess if host_excess > 1 else 1
-    return PageDetails(gaps, host_floor, names, numbering, texts, paths, of_gaps | of_host)
+        if gap_excess > 1:
+            gap_share *= SMALLER / gap_excess
+            gaps = select_gaps(rows, gap_share)
+        if host_excess > 1:
+            host_share *= SMALLER / host_excess
+            host_floor = choose_host_floor(rows, host_share)
+    texts, paths = tables.names.list_printable(used.names), _list_used_paths(tables.paths, used)
+    tables.names.keep_used(used.names)
+    return PageDetails(gaps, host_floor, tables.names, numbering, texts, paths, of_gaps | of_host)
 
 
 def _measure_blocks(blocks: dict[str, bytes]) -> int:
@@ -70,37 +76,58 @@ def _measure_blocks(blocks: dict[str, bytes]) -> int:
     return sum(measure_block(name, len(block)) for name, block in blocks.items())
 
 
-def _number_names(
-    rows: ExplorerRows, gaps: GapSelection, host_floor: int
-) -> tuple[PageNames, list[Numbering], list[str], list[list[int]]]:
-    """Number the names and paths that are used: (all names, per process numbers, texts, paths as parent and name)."""
+class _NameTables(NamedTuple):
+    """All names and paths; per process and snapshot the numbers of its names, and their columns."""
+
+    names: PageNames
+    of_process: list[Ints]
+    paths: MergedPaths
+    columns: JoinedColumns
+
+
+class _UsedNames(NamedTuple):
+    """Names and paths that the page uses."""
+
+    names: Mask
+    paths: Mask
+
+
+def _join_names(rows: ExplorerRows) -> _NameTables:
+    """Join the names and paths of all processes and snapshots."""
     names, processes = PageNames(), (*rows.processes, *rows.snapshots)
     of_process = [names.number_texts(process.data.names) for process in processes]
-    merged = merge_paths(processes, of_process)
-    used_paths = np.zeros(len(merged.parent) + 1, np.bool_)
-    used_names = np.zeros(len(names.numbers), np.bool_)
-    for process, numbers, paths in zip(processes, of_process, merged.of_process, strict=True):
-        mark_used_paths(process, paths, (gaps.floor_ns, host_floor), used_paths)
-        mark_used_names(process, numbers, gaps.floor_ns, used_names)
-    used_paths = used_paths[1:]
-    mark_path_ancestors(merged.parent, used_paths)
-    used_names[merged.name[used_paths]] = True
-    new_name = np.where(used_names, np.cumsum(used_names) - 1, 0)
-    new_path = np.concatenate(([0], np.where(used_paths, np.cumsum(used_paths), 0)))
-    numbering = [
-        Numbering(new_name[numbers], new_path[paths])
-        for numbers, paths in zip(of_process, merged.of_process, strict=True)
+    return _NameTables(names, of_process, merge_paths(processes, of_process), JoinedColumns(processes))
+
+
+def _mark_used(tables: _NameTables, gap_floor: int, host_floor: int) -> _UsedNames:
+    """Mark the names and paths that are used."""
+    paths = np.zeros(len(tables.paths.parent) + 1, np.bool_)
+    names = np.zeros(len(tables.names.numbers), np.bool_)
+    mark_used_paths(tables.columns, tables.paths.of_process, (gap_floor, host_floor), paths)
+    mark_used_names(tables.columns, tables.of_process, gap_floor, names)
+    mark_path_ancestors(tables.paths.parent, paths[1:])
+    names[tables.paths.name[paths[1:]]] = True
+    return _UsedNames(names, paths[1:])
+
+
+def _number_used(tables: _NameTables, used: _UsedNames) -> list[Numbering]:
+    """Number the names and paths of each process that are used."""
+    new_name = _number_marked(used.names)
+    new_path = np.concatenate(([0], np.where(used.paths, np.cumsum(used.paths), 0)))
+    return [
+        Numbering(new_name[names], new_path[paths])
+        for names, paths in zip(tables.of_process, tables.paths.of_process, strict=True)
     ]
-    texts = names.list_printable(used_names)
-    kept = {text: number for number, text in enumerate(np.flatnonzero(used_names).tolist())}
-    names.numbers = {text: kept[number] for text, number in names.numbers.items() if number in kept}
-    return names, numbering, texts, _list_used_paths(merged, used_paths, new_name, new_path)
 
 
-def _list_used_paths(
-    merged: MergedPaths, used: npt.NDArray[np.bool_], new_name: Ints, new_path: Ints
-) -> list[list[int]]:
+def _number_marked(marked: Mask) -> Ints:
+    """Number the marked ones from 0 on; others have number 0."""
+    return np.where(marked, np.cumsum(marked) - 1, 0)
+
+
+def _list_used_paths(merged: MergedPaths, used: _UsedNames) -> list[list[int]]:
     """List the paths that are used: the path around each (-1: none), and its name."""
-    parent = new_path[merged.parent[used] + 1] - 1
-    paths: list[list[int]] = np.stack((parent, new_name[merged.name[used]]), axis=1).tolist()
+    parent = np.append(_number_marked(used.paths), -1)[merged.parent[used.paths]]
+    name = _number_marked(used.names)[merged.name[used.paths]]
+    paths: list[list[int]] = np.stack((parent, name), axis=1).tolist()
     return paths

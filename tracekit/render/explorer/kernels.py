@@ -14,12 +14,13 @@ from tracekit.render.explorer.cells import (
     CellOrder,
     RowCells,
     choose_levels,
+    encode_boxes,
     encode_cell_lines,
-    encode_row_boxes,
     list_row_cells,
     merge_row_kernels,
 )
 from tracekit.render.explorer.processes import ExplorerRows, PageRow
+from tracekit.render.explorer.report_values import RankTable
 from tracekit.render.explorer.tables import Numbering
 from tracekit.render.explorer.varints import encode_columns
 
@@ -34,6 +35,9 @@ RESERVED = 0.02
 """Share of the room that is left free at first: sizes are estimates."""
 
 MOST_TRIES = 5
+
+ROWS_AT_ONCE = 64
+"""Rows that are encoded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,10 @@ def add_kernels(
     numbering: Sequence[Numbering],
     store: PageBlockStore,
     pins: Sequence[tuple[int, int, int]],
-    late_ns: Sequence[float],
+    late_ns: RankTable,
     room_bytes: float,
 ) -> KernelCounts:
-    """Add the kernels of all rows to the page, in at most `room_bytes`; `late_ns` is how late each row is."""
+    """Add the kernels of all rows to the page, in at most `room_bytes`."""
     cells = [list_row_cells(row) for row in rows.rows]
     if not cells:
         return KernelCounts(0, 0, 0, 0)
@@ -86,14 +90,19 @@ def _encode_changed_rows(
     encoded: dict[int, tuple[bytes, bytes]],
 ) -> None:
     """Encode the rows whose levels are not those of the last time; `encoded` has the levels and block of each row."""
-    first = 0
-    for number, row in enumerate(rows.rows):
-        of_row = levels[first : first + len(cells[number].cell)]
-        first += len(of_row)
-        key = of_row.tobytes()
-        if number not in encoded or encoded[number][0] != key:
-            merged = merge_row_kernels(row, cells[number], of_row, tables[number])
-            encoded[number] = key, compress_block(encode_row_boxes(merged)) if merged.sizes.any() else b""
+    ends = np.cumsum([len(of_row.cell) for of_row in cells])
+    changed = [
+        (number, of_row)
+        for number, of_row in enumerate(np.split(levels, ends[:-1]))
+        if number not in encoded or encoded[number][0] != of_row.tobytes()
+    ]
+    for begin in range(0, len(changed), ROWS_AT_ONCE):
+        part = changed[begin : begin + ROWS_AT_ONCE]
+        merged = [
+            merge_row_kernels(rows.rows[number], cells[number], of_row, tables[number]) for number, of_row in part
+        ]
+        for (number, of_row), data in zip(part, encode_boxes(merged), strict=True):
+            encoded[number] = of_row.tobytes(), compress_block(data) if data else b""
 
 
 def _make_row_tables(row: PageRow, numbers: Numbering) -> tuple[Ints, Ints, Ints]:
@@ -113,14 +122,14 @@ def _sample_box_sizes(
         for number in chosen:
             levels = np.full(len(cells[number].cell), level)
             merged = merge_row_kernels(rows.rows[number], cells[number], levels, tables[number])
-            size += len(compress_block(encode_row_boxes(merged)))
+            size += len(compress_block(*encode_boxes([merged])))
             count += int(merged.sizes.sum())
         sizes.append(size * 4 / 3 / max(count, 1))
     return np.interp(np.arange(len(LEVEL_LIMITS_NS)), SAMPLED_LEVELS, sizes)
 
 
 def _order_cells(
-    rows: ExplorerRows, cells: Sequence[RowCells], pins: Sequence[tuple[int, int, int]], late_ns: Sequence[float]
+    rows: ExplorerRows, cells: Sequence[RowCells], pins: Sequence[tuple[int, int, int]], late_ns: RankTable
 ) -> CellOrder:
     """Order cells: those that findings point at, then the longest and the median step of each row."""
     pinned, telling, late = [], [], []
@@ -136,7 +145,7 @@ def _order_cells(
         is_telling[by_length[[0, len(by_length) // 2]] if len(by_length) else []] = True
         pinned.append(is_pinned)
         telling.append(is_telling)
-        late.append(np.full(len(of_row.cell), late_ns[number]))
+        late.append(np.full(len(of_row.cell), late_ns.get_value(row.process.data.source) or 0.0))
     return CellOrder(np.concatenate(pinned), np.concatenate(telling), np.concatenate(late))
 
 

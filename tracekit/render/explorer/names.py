@@ -36,6 +36,11 @@ class PageNames:
         """List the texts that are used, with all invisible characters visible."""
         return [make_printable(text, NAME_LIMIT) for text, is_used in zip(self.numbers, used, strict=True) if is_used]
 
+    def keep_used(self, used: npt.NDArray[np.bool_]) -> None:
+        """Keep the texts that are used, with new numbers in the same order."""
+        kept = [text for text, is_used in zip(self.numbers, used.tolist(), strict=True) if is_used]
+        self.numbers = {text: number for number, text in enumerate(kept)}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedPaths:

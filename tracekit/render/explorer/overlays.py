@@ -1,4 +1,4 @@
-"""The critical path as recorded on the page, and memory: the curve of each device, and the pieces of snapshots."""
+"""Memory on the page: the curve of each device, and the pieces of snapshots."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
-from tracekit.model.inputs.timeline import PathPieces
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.blocks import compress_block, measure_block
-from tracekit.render.explorer.inputs.process_files import list_file_names
-from tracekit.render.explorer.names import PageNames
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess
+from tracekit.render.explorer.report_values import RankTable
 from tracekit.render.explorer.tables import Numbering
-from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
+from tracekit.render.explorer.varints import (
+    encode_column_parts,
+    encode_columns,
+    take_differences,
+    take_part_differences,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,40 +27,16 @@ BYTES_OF_CURVES = 0.05
 """Share of the budget that curves of memory may take."""
 
 
-def encode_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageNames) -> bytes:
-    """Encode the block `critical`; kinds and names get numbers on the page. A piece of an unknown process is on row 0."""
-    places: dict[tuple[str, int | None], tuple[int, int]] = {}
-    for number, row in enumerate(rows.rows):
-        data = row.process.data
-        place = number + 1, row.process.shift_ns - data.base_ns
-        for file in list_file_names(data):
-            places.setdefault((file, data.source.pid), place)
-    on_page = [places.get(key, (0, -rows.begin_ns)) for key in zip(pieces.source, pieces.pid, strict=True)]
-    row_numbers, shift = np.array(on_page, np.int64).reshape(-1, 2).T
-    start = np.array(pieces.ts_ns, np.int64) + shift
-    named = np.array([name is not None for name in pieces.name], np.int64)
-    name = (names.number_texts([name or "" for name in pieces.name]) + 1) * named
-    columns = [row_numbers, start, np.array(pieces.dur_ns, np.int64), names.number_texts(pieces.kind), name]
-    order = np.argsort(start, kind="stable")
-    row_numbers, start, *others = (column[order] for column in columns)
-    return encode_columns([row_numbers, fold_signs(take_differences(start)), *others])
-
-
-def encode_memory_curves(
-    rows: ExplorerRows, late_ns: Sequence[float], budget_bytes: int
-) -> tuple[dict[str, bytes], int]:
+def encode_memory_curves(rows: ExplorerRows, late_ns: RankTable, budget_bytes: int) -> tuple[dict[str, bytes], int]:
     """Encode the blocks `curve` of rows, the latest ranks first, while they fit: (compressed blocks, number left out)."""
     blocks: dict[str, bytes] = {}
     left, dropped = budget_bytes * BYTES_OF_CURVES, 0
-    for number in np.argsort(-np.array(late_ns, np.float64), kind="stable").tolist():
-        row = rows.rows[number]
-        time = row.read_times("curves", "curve.start")
-        if not len(time):
+    late = np.array([late_ns.get_value(row.process.data.source) or 0.0 for row in rows.rows])
+    encoded = _encode_curves(rows)
+    for number in np.argsort(-late, kind="stable").tolist():
+        if number not in encoded:
             continue
-        # Of the points before the page begins, the last one is the level at its begin.
-        first = max(int(np.searchsorted(time, 0, side="right")) - 1, 0)
-        levels = (row.read_part("curves", f"curve.{name}")[first:] for name in ("allocated", "reserved"))
-        block = compress_block(encode_columns([take_differences(np.maximum(time[first:], 0)), *levels]))
+        block = compress_block(encoded[number])
         size = measure_block(f"curve{number}", len(block))
         if size > left:
             dropped += 1
@@ -65,6 +44,25 @@ def encode_memory_curves(
         left -= size
         blocks[f"curve{number}"] = block
     return blocks, dropped
+
+
+def _encode_curves(rows: ExplorerRows) -> dict[int, bytes]:
+    """Encode the curve of each row that has one."""
+    curves = []
+    for number, row in enumerate(rows.rows):
+        time = row.read_times("curves", "curve.start")
+        if len(time):
+            # Of the points before the page begins, the last one is the level at its begin.
+            first = max(int(np.searchsorted(time, 0, side="right")) - 1, 0)
+            levels = [row.read_part("curves", f"curve.{name}")[first:] for name in ("allocated", "reserved")]
+            curves.append((number, np.maximum(time[first:], 0), *levels))
+    if not curves:
+        return {}
+    numbers, *columns = zip(*curves, strict=True)
+    sizes = np.array(list(map(len, columns[0])), np.int64)
+    time, allocated, reserved = map(np.concatenate, columns)
+    parts = encode_column_parts([take_part_differences(time, sizes), allocated, reserved], sizes)
+    return dict(zip(numbers, parts, strict=True))
 
 
 BYTES_OF_PIECES = 0.25

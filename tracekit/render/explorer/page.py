@@ -17,6 +17,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
+from tracekit.render.explorer.critical_path import PagePath, fit_critical_path
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
 from tracekit.render.explorer.heads import (
@@ -29,7 +30,7 @@ from tracekit.render.explorer.heads import (
 )
 from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.kernels import KernelCounts, add_kernels
-from tracekit.render.explorer.overlays import encode_critical_path, encode_memories, encode_memory_curves
+from tracekit.render.explorer.overlays import encode_memories, encode_memory_curves
 from tracekit.render.explorer.plain.answer import write_answer
 from tracekit.render.explorer.plain.first_screen import write_finding_items, write_top_kernels, write_unanswered
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables, write_overview
@@ -75,23 +76,26 @@ def write_explorer_page(
     `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
-    late_ns, steps = _list_late_ns(rows, delays), read_counted_steps(report)
+    steps = read_counted_steps(report)
     counted = None if steps is None else frozenset(steps)
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     sums = list_page_sums(rows, details.numbering, ranges)
     findings = describe_findings(report, rows)
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
+    path = PagePath(None, "")
     if critical is not None:
-        store.add_block("critical", encode_critical_path(rows, critical, details.names))
-    curves, dropped_curves = encode_memory_curves(rows, late_ns, budget_bytes)
+        path = fit_critical_path(rows, critical, details.names, budget_bytes)
+        if path.block is not None:
+            store.blocks["critical"] = path.block
+    curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     _add_exact_tables(store, rows, bins, (encode_steps(rows, counted), encode_ranges(ranges), encode_columns(sums)))
     memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
     has_timeline = bool(rows.rows or memories)
-    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows)]
+    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows), *filter(None, [path.note])]
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
@@ -116,7 +120,7 @@ def write_explorer_page(
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
     room = budget_bytes - used - store.size_bytes
-    kernels = add_kernels(rows, details.numbering, store, _list_pins(findings), late_ns, room)
+    kernels = add_kernels(rows, details.numbering, store, _list_pins(findings), delays.late_ns, room)
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
@@ -129,12 +133,6 @@ def _add_exact_tables(
     for name, table in zip(("steps", "ranges", "sums"), tables, strict=True):
         store.add_block(name, table)
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
-
-
-def _list_late_ns(rows: ExplorerRows, delays: RankDelays) -> list[float]:
-    """List how long others wait for the rank of each row, 0 if unknown."""
-    sources = [row.process.data.source for row in rows.rows]
-    return [delays.get_late_ns(source.role, source.rank) or 0.0 for source in sources]
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
@@ -162,12 +160,11 @@ def _describe_page_rows(rows: ExplorerRows, delays: RankDelays) -> dict[str, Any
     """Describe the rows and processes in the head of the page."""
     described = [describe_page_row(row) for row in rows.rows]
     if len({row["run"] for row in described}) < 2:
-        # Ranks of several runs have the same numbers: the report does not say which run is late.
-        for row, described_row in zip(rows.rows, described, strict=True):
-            source = row.process.data.source
-            member = source.role, source.rank
-            delay = {"late": delays.get_late_ns(*member), "beyond": delays.get_beyond_ns(*member)}
-            described_row |= {"run": None, **delay}
+        for row in described:
+            row["run"] = None
+    for row, of_page in zip(described, rows.rows, strict=True):
+        source = of_page.process.data.source
+        row |= {"late": delays.late_ns.get_value(source), "beyond": delays.beyond_ns.get_value(source)}
     return {
         "t0": str(rows.begin_ns),
         "span": rows.span_ns,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render.explorer.inputs.process_files import FileLabels, ProcessData, find_time_bounds, merge_process_files
-from tracekit.render.explorer.report_values import get_sheet_columns
+from tracekit.render.explorer.report_values import RankTable, read_rank_table
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.integer[Any]]
@@ -37,6 +37,46 @@ class PageProcess:
     def read_times(self, name: str) -> Ints:
         """Read a column of instants, from the begin of the page."""
         return self.read_column(name) + self.shift_ns
+
+
+class JoinedColumns:
+    """Columns of several processes, joined in their order when first read."""
+
+    def __init__(self, processes: Sequence[PageProcess]) -> None:
+        self.processes = processes
+        self._joined: dict[str, tuple[Ints, Ints]] = {}
+
+    def read(self, name: str) -> Ints:
+        """Read a column of all processes."""
+        return self._join(name)[0]
+
+    def count(self, name: str) -> Ints:
+        """Count the values of each process in a column."""
+        return self._join(name)[1]
+
+    def _join(self, name: str) -> tuple[Ints, Ints]:
+        """Join a column: (values, number of those of each process)."""
+        if name not in self._joined:
+            parts = [process.data.numbers.get(name, _NONE) for process in self.processes]
+            sizes = np.array([len(part) for part in parts], np.int64)
+            self._joined[name] = np.concatenate((_NONE, *parts), dtype=np.int64, casting="unsafe"), sizes
+        return self._joined[name]
+
+    def repeat(self, values: Sequence[int] | Ints, name: str) -> Ints:
+        """Repeat the value of each process for each of its values in a column."""
+        return np.repeat(np.asarray(values, np.int64), self.count(name))
+
+    def read_times(self, name: str) -> Ints:
+        """Read a column of instants, from the begin of the page."""
+        return self.read(name) + self.repeat([process.shift_ns for process in self.processes], name)
+
+    def look_up(self, tables: Sequence[Ints], name: str) -> Ints:
+        """Look up the values of a column, each in the table of its process."""
+        ends = np.cumsum([0, *map(len, tables)])
+        joined: Ints = np.concatenate((_NONE, *tables))
+        places = self.read(name) + self.repeat(ends[: len(self.processes)], name)
+        values: Ints = joined[places]
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +145,11 @@ class ExplorerRows:
         return [(process.data.source, find_time_bounds(process.data)) for process in self.processes]
 
     @cached_property
+    def joined(self) -> JoinedColumns:
+        """Columns of all processes with rows."""
+        return JoinedColumns(self.processes)
+
+    @cached_property
     def positions(self) -> Mapping[tuple[int, int], int]:
         """Position of each row of a process on the page."""
         return {(row.process.number, row.row): place for place, row in enumerate(self.rows)}
@@ -115,7 +160,7 @@ def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRo
     with_rows = [data for data in processes if len(data.numbers.get("row.kind", ()))]
     ordered = sorted(merge_process_files(with_rows), key=make_order_key)
     offsets = read_clock_offsets(report)
-    late = [offsets.get(data.source.rank, 0) for data in ordered]
+    late = [round(offsets.get_value(data.source) or 0) for data in ordered]
     bounds = [find_time_bounds(data) for data in ordered]
     begin = min((first - offset for (first, _), offset in zip(bounds, late, strict=True)), default=0)
     end = max((last - offset for (_, last), offset in zip(bounds, late, strict=True)), default=begin)
@@ -126,17 +171,15 @@ def arrange_rows(processes: Sequence[ProcessData], report: Report) -> ExplorerRo
     rows = tuple(PageRow(process, row) for process in page for row in range(len(process.data.numbers["row.kind"])))
     with_memory = [data for data in processes if len(data.numbers.get("snapshot.peak", ()))]
     snapshots = tuple(
-        PageProcess(number, data, data.base_ns - offsets.get(data.source.rank, 0) - begin)
+        PageProcess(number, data, data.base_ns - round(offsets.get_value(data.source) or 0) - begin)
         for number, data in enumerate(sorted(with_memory, key=make_order_key), len(page))
     )
     return ExplorerRows(page, rows, begin, max(end - begin, 1), snapshots)
 
 
-def read_clock_offsets(report: Report) -> dict[int | None, int]:
+def read_clock_offsets(report: Report) -> RankTable:
     """Read by how much the clock of each rank is ahead, as the report has measured it."""
-    columns = get_sheet_columns(report, "stragglers", "clocks")
-    pairs = zip(columns.get("rank", ()), columns.get("offset_ns", ()), strict=True)
-    return {rank: round(offset) for rank, offset in pairs if isinstance(rank, int) and isinstance(offset, int | float)}
+    return read_rank_table(report, "clocks", "rank", "offset_ns")
 
 
 def make_order_key(data: ProcessData) -> tuple[str, str, bool, int, str, str]:

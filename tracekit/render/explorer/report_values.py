@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Report
+from tracekit.render.explorer.inputs.process_files import FileLabels
 
 SHARES = (
     ("compute_ratio", "compute"),
@@ -21,34 +23,39 @@ SHARES = (
 """Metrics of the headline that divide a step, of GPUs or, without a device, of hosts; and their words."""
 
 
-Member = tuple[str | None, int]
-"""Role and rank: ranks of two roles may have the same number."""
+class RankKey(NamedTuple):
+    """A rank of a table. Roles, and runs, number their ranks apart; each is None where the table has only one."""
+
+    run: Cell
+    role: Cell
+    replica: Cell
+    rank: int
+
+
+class RankTable(NamedTuple):
+    """Numbers of a table by rank, and which of run, role and replica tell its ranks apart."""
+
+    columns: frozenset[str]
+    values: Mapping[RankKey, float]
+
+    def get_value(self, source: FileLabels) -> float | None:
+        """Get the number of the rank that a file was read from; None if the table does not have it."""
+        if source.rank is None:
+            return None
+        run = source.run if "run" in self.columns else None
+        role = source.role if "role" in self.columns else None
+        return self.values.get(RankKey(run, role, None, source.rank))
+
+
+NO_RANKS = RankTable(frozenset(), {})
 
 
 @dataclass(frozen=True, slots=True)
 class RankDelays:
-    """Time per step by role and rank: `late_ns` that others wait for it, `beyond_ns` that it works longer than their median.
+    """Time per step, by rank: `late_ns` that others wait for it, `beyond_ns` that it works longer than the median rank."""
 
-    The role is None where the report compares the ranks of one role only.
-    """
-
-    late_ns: Mapping[Member, float]
-    beyond_ns: Mapping[Member, float]
-
-    def get_late_ns(self, role: str | None, rank: int | None) -> float | None:
-        """Get the time that others wait for a rank; None if the report does not compare it."""
-        return _get_of_member(self.late_ns, role, rank)
-
-    def get_beyond_ns(self, role: str | None, rank: int | None) -> float | None:
-        """Get the time that a rank works longer than the others; None if the report does not compare it."""
-        return _get_of_member(self.beyond_ns, role, rank)
-
-
-def _get_of_member(times: Mapping[Member, float], role: str | None, rank: int | None) -> float | None:
-    """Get the time of a rank of a role."""
-    if rank is None:
-        return None
-    return times.get((role, rank), times.get((None, rank)))
+    late_ns: RankTable
+    beyond_ns: RankTable
 
 
 def get_sheet_columns(report: Report, section_id: str, name: str) -> dict[str, list[Cell]]:
@@ -74,22 +81,24 @@ def get_overview_rows(report: Report, *names: str) -> list[tuple[Cell, ...]]:
 
 def read_rank_delays(report: Report) -> RankDelays:
     """Read which ranks are late, and by how much they work longer than the median rank."""
-    work = get_sheet_columns(report, "stragglers", "ranks")
-    beyond = _sum_by_member(work, "rank", "beyond_ns")
-    waits = get_sheet_columns(report, "stragglers", "waits")
-    late = dict.fromkeys(beyond, 0.0) | _sum_by_member(waits, "late_rank", "each_ns")
+    beyond = read_rank_table(report, "ranks", "rank", "beyond_ns")
+    late = read_rank_table(report, "waits", "late_rank", "each_ns")
+    if late.columns == beyond.columns or not late.values:
+        late = RankTable(beyond.columns, {**dict.fromkeys(beyond.values, 0.0), **late.values})
     return RankDelays(late, beyond)
 
 
-def _sum_by_member(columns: Mapping[str, list[Cell]], rank_name: str, time_name: str) -> dict[Member, float]:
-    """Sum known times by role and known rank."""
-    ranks, times = columns.get(rank_name, []), columns.get(time_name, [])
-    sums: dict[Member, float] = {}
-    for role, rank, time in zip(columns.get("role", [None] * len(ranks)), ranks, times, strict=True):
-        if isinstance(rank, int) and isinstance(time, int | float):
-            member = (None if role is None else str(role)), rank
-            sums[member] = sums.get(member, 0.0) + float(time)
-    return sums
+def read_rank_table(report: Report, sheet: str, rank: str, value: str) -> RankTable:
+    """Read a table of the question about stragglers: sums of known numbers by known rank."""
+    columns = get_sheet_columns(report, "stragglers", sheet)
+    ranks, numbers = columns.get(rank, []), columns.get(value, [])
+    labels = [columns.get(name, [None] * len(ranks)) for name in ("run", "role", "replica")]
+    sums: dict[RankKey, float] = {}
+    for run, role, replica, of_rank, number in zip(*labels, ranks, numbers, strict=True):
+        if isinstance(of_rank, int) and isinstance(number, int | float):
+            key = RankKey(run, role, replica, of_rank)
+            sums[key] = sums.get(key, 0.0) + float(number)
+    return RankTable(frozenset({"run", "role", "replica"} & columns.keys()), sums)
 
 
 def read_counted_steps(report: Report) -> list[int] | None:

@@ -10,8 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.render.explorer.processes import ExplorerRows, PageProcess
-from tracekit.render.explorer.varints import encode_columns, fold_signs, take_differences
+from tracekit.render.explorer.processes import ExplorerRows, JoinedColumns, PageProcess
+from tracekit.render.explorer.varints import (
+    encode_column_parts,
+    encode_columns,
+    fold_signs,
+    take_differences,
+    take_part_differences,
+)
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -44,16 +50,14 @@ class GapSelection(NamedTuple):
 
 def select_gaps(rows: ExplorerRows, share: float = 1.0) -> GapSelection:
     """Select the longest gaps of all rows: at most this share of `MOST_GAPS` and `MOST_SEGMENTS`."""
-    length, size, dropped, cut = [_NONE], [_NONE], np.zeros(2, np.int64), 0
+    dropped, cut = np.zeros(2, np.int64), 0
     for process in rows.processes:
-        length.append(process.read_column("gap.length"))
-        size.append(process.read_column("gap.segments"))
         of_process = process.read_column("gap.dropped")
         if of_process.any():
             # The worker has left out gaps that are as long as the shortest one it has kept, or shorter.
             dropped += of_process
-            cut = max(cut, int(length[-1].min()) + 1)
-    lengths, sizes = np.concatenate(length), np.concatenate(size)
+            cut = max(cut, int(process.read_column("gap.length").min()) + 1)
+    lengths, sizes = rows.joined.read("gap.length"), rows.joined.read("gap.segments")
     order = np.argsort(-lengths, kind="stable")
     fits = int(np.searchsorted(np.cumsum(sizes[order]), MOST_SEGMENTS * share, side="right"))
     fits = min(fits, int(MOST_GAPS * share))
@@ -65,33 +69,37 @@ def select_gaps(rows: ExplorerRows, share: float = 1.0) -> GapSelection:
 
 def choose_host_floor(rows: ExplorerRows, share: float = 1.0) -> int:
     """Choose the length from which host rows are kept: at most this share of `MOST_HOST_ROWS`."""
-    lengths = np.concatenate((_NONE, *(process.read_column("host.length") for process in rows.processes)))
-    fits = int(MOST_HOST_ROWS * share)
-    shortest = len(lengths) - fits - 1
+    lengths = rows.joined.read("host.length")
+    shortest = len(lengths) - int(MOST_HOST_ROWS * share) - 1
     floor = 0 if shortest < 0 else int(np.partition(lengths, shortest)[shortest]) + 1
     # Below the shortest row that a worker has kept, its rows are not complete.
-    cuts = [process.read_column("host.cut_ns") for process in rows.processes]
-    return max([floor, *(int(cut[0]) for cut in cuts if len(cut))])
+    return max(floor, int(rows.joined.read("host.cut_ns").max(initial=0)))
 
 
-def mark_used_paths(process: PageProcess, paths: Ints, floors: tuple[int, int], used: Mask) -> None:
-    """Mark the paths (stored + 1) that sums, kept gaps, kept host rows and pieces of memory of a process have."""
+def mark_used_paths(columns: JoinedColumns, paths: Sequence[Ints], floors: tuple[int, int], used: Mask) -> None:
+    """Mark the paths (stored + 1) that sums, kept gaps, kept host rows and pieces of memory have."""
     gap_floor, host_floor = floors
-    kept = np.repeat(process.read_column("gap.length") >= gap_floor, process.read_column("gap.segments"))
+    kept = np.repeat(columns.read("gap.length") >= gap_floor, columns.read("gap.segments"))
     for name in ("sum.path", "piece.path"):
-        used[paths[process.read_column(name)]] = True
-    used[paths[process.read_column("segment.path")[kept]]] = True
-    used[paths[process.read_column("host.path")[process.read_column("host.length") >= host_floor]]] = True
+        used[columns.look_up(paths, name)] = True
+    used[columns.look_up(paths, "segment.path")[kept]] = True
+    used[columns.look_up(paths, "host.path")[columns.read("host.length") >= host_floor]] = True
 
 
-def mark_used_names(process: PageProcess, names: Ints, gap_floor: int, used: Mask) -> None:
-    """Mark the names that sums, ranges and kept gaps of a process have."""
-    kept = process.read_column("gap.length") >= gap_floor
+def mark_used_names(columns: JoinedColumns, names: Sequence[Ints], gap_floor: int, used: Mask) -> None:
+    """Mark the names that sums, ranges and kept gaps have."""
+    kept = columns.read("gap.length") >= gap_floor
     for name in ("sum.name", "range.name"):
-        used[names[process.read_column(name)]] = True
+        used[columns.look_up(names, name)] = True
+    around = _put_unknown_first(names)
     for name in ("gap.before", "gap.after"):
-        around = process.read_column(name)[kept]
-        used[names[around[around > 0] - 1]] = True
+        known = kept & (columns.read(name) > 0)
+        used[columns.look_up(around, name)[known] - 1] = True
+
+
+def _put_unknown_first(names: Sequence[Ints]) -> list[Ints]:
+    """Make tables of names + 1 for numbers that are stored + 1; 0 stays unknown."""
+    return [np.concatenate(([0], of_process + 1)) for of_process in names]
 
 
 def _concatenate_rows(parts: Sequence[Sequence[Ints]], count: int) -> list[Ints]:
@@ -183,33 +191,32 @@ def list_page_sums(rows: ExplorerRows, numbering: Sequence[Numbering], ranges: P
 
 def encode_gaps(rows: ExplorerRows, numbering: Sequence[Numbering], floor_ns: int) -> tuple[bytes, bytes]:
     """Encode the blocks `gaps` and `segments`."""
-    gaps, segments = [], []
-    for process, numbers in zip(rows.processes, numbering, strict=False):
-        length = process.read_column("gap.length")
-        kept = length >= floor_ns
-        names = np.concatenate(([0], numbers.names + 1))
-        around = (names[process.read_column(f"gap.{name}")[kept]] for name in ("before", "after"))
-        row = process.read_column("gap.row")[kept] + rows.positions[process.number, 0]
-        size = process.read_column("gap.segments")
-        gaps.append((row, process.read_times("gap.start")[kept], length[kept], *around, size[kept]))
-        inside = np.repeat(kept, size)
-        columns = (process.read_column(f"segment.{name}")[inside] for name in ("length", "cause", "path"))
-        of_length, cause, path = columns
-        segments.append((of_length, cause, numbers.paths[path]))
-    row, start, *others = _concatenate_rows(gaps, 6)
+    joined = rows.joined
+    length, size = joined.read("gap.length"), joined.read("gap.segments")
+    kept = length >= floor_ns
+    names = _put_unknown_first([numbers.names for numbers in numbering])
+    first = [rows.positions[process.number, 0] for process in rows.processes]
+    row = joined.read("gap.row") + joined.repeat(first, "gap.row")
+    around = [joined.look_up(names, f"gap.{name}")[kept] for name in ("before", "after")]
+    start = fold_signs(take_differences(joined.read_times("gap.start")[kept]))
+    inside = np.repeat(kept, size)
+    path = joined.look_up([numbers.paths for numbers in numbering], "segment.path")
+    segments = (joined.read("segment.length"), joined.read("segment.cause"), path)
     return (
-        encode_columns([row, fold_signs(take_differences(start)), *others]),
-        encode_columns(_concatenate_rows(segments, 3)),
+        encode_columns([row[kept], start, length[kept], *around, size[kept]]),
+        encode_columns([column[inside] for column in segments]),
     )
 
 
-def encode_host_rows(process: PageProcess, numbering: Numbering, floor_ns: int) -> bytes | None:
-    """Encode the block `h` of a process; None if it has no host row that is long enough."""
-    length = process.read_column("host.length")
+def encode_host_rows(rows: ExplorerRows, numbering: Sequence[Numbering], floor_ns: int) -> dict[str, bytes]:
+    """Encode the block `h` of each process that has a host row of this length."""
+    joined = rows.joined
+    length = joined.read("host.length")
     kept = length >= floor_ns
-    if not kept.any():
-        return None
-    start = process.read_times("host.start")[kept]
-    path = numbering.paths[process.read_column("host.path")[kept]]
-    thread = process.read_column("host.thread")[kept]
-    return encode_columns([thread, fold_signs(take_differences(start)), length[kept], path])
+    owner = joined.repeat(np.arange(len(rows.processes)), "host.length")[kept]
+    sizes = np.bincount(owner, minlength=len(rows.processes))
+    start = fold_signs(take_part_differences(joined.read_times("host.start")[kept], sizes))
+    path = joined.look_up([numbers.paths for numbers in numbering], "host.path")[kept]
+    parts = encode_column_parts([joined.read("host.thread")[kept], start, length[kept], path], sizes)
+    sized = zip(rows.processes, parts, sizes.tolist(), strict=True)
+    return {f"h{process.number}": part for process, part, size in sized if size}

@@ -45,8 +45,9 @@ def command(
 ) -> int:
     """Write the smallest trace that still shows a finding, to attach it to an issue.
 
-    PATH is a directory of profiles or a file. Windows around the finding are tried from small to large; each is analyzed,
-    and the first that shows the finding with a similar share of the step is written. Inputs are never changed.
+    PATH is a directory of profiles or a file. Tries windows around the finding from small to large, and analyzes each.
+    From the first that shows the finding with a similar share of the step, leaves out rows and arguments that the rule
+    does not read. Numbers in the finding can differ from those of the whole profile. Never changes inputs.
 
     \b
     tracekit cut run/ --finding 1 -o small.json.gz
@@ -75,15 +76,17 @@ def _print_cut(result: CutResult, *, anonymize: bool, verbose: bool) -> None:
     from tracekit.render.escape import make_printable
 
     before, after = (format_quantity(size, "bytes") for size in (result.before_bytes, result.after_bytes))
-    if result.finding is not None:
-        terminal.print_message(f"shows {result.finding.rule}: {make_printable(result.finding.claim)}")
-    terminal.print_message(f"kept {make_printable(result.kept)}")
     listed = result.sources if verbose else result.sources[:_MOST_LISTED]
-    terminal.print_message(f"of {', '.join(make_printable(name) for name in listed)}")
+    more = len(result.sources) - len(listed)
+    lines = [
+        *([] if result.finding is None else [f"shows {result.finding.rule}: {make_printable(result.finding.claim)}"]),
+        f"kept {make_printable(result.kept)}",
+        f"from {', '.join(map(make_printable, listed))}{f' and {more:,} more' if more else ''}",
+        f"size {after}, {format_quantity(result.share, 'ratio')} of {before}",
+    ]
     if anonymize:
-        terminal.print_message(
-            f"{result.renamed_count:,} {choose_plural(result.renamed_count, 'name', 'names')} replaced"
-        )
-    terminal.print_message(f"{before} before, {after} after: {format_quantity(result.share, 'ratio')}")
+        count = result.renamed_count
+        lines.append(f"replaced {count:,} {choose_plural(count, 'name', 'names')}: read the cut before you publish it")
+    terminal.write_output("".join(f"{line}\n" for line in lines))
     for path in result.files:
         terminal.print_message(f"wrote {path}")

@@ -66,9 +66,10 @@ _PUBLIC_PROPERTY = (
 )
 _PUBLIC_FACT = re.compile(
     r"[\d.,+ -]*|ms|ns|(?:cpu:|cuda:|hip:)?(?:nccl|gloo|mpi|ucc)(?:,(?:cpu:|cuda:|hip:)(?:nccl|gloo|mpi|ucc))*"
-    r"|(?:NVIDIA|AMD|Tesla|GeForce|Quadro|Instinct|RTX|GTX|GB?\d{2,3}|[AHBVPTL]\d{1,3}|MI\d{2,3}X?|\d+GB|SXM\d?|PCIe|HBM\w?"
+    r"|(?:NVIDIA|AMD|Tesla|GeForce|Quadro|Instinct|RTX|GTX|G[BH]?(?=\d\d)|[AHBVPTL](?=\d)|MI(?=\d\d)|(?<=\d)(?:X|S|GB)|SXM|PCIe|HBM\w?"
     r"|Ti|SUPER|NVL|Graphics|Radeon|Ada|Generation|Laptop|GPU|[\d -])+"
 )
+_LONGEST_FACT = 200
 _PUBLIC_TEXT_ARGUMENTS = (
     *("dtype", "Collective name", "Input Dims", "Input type", "Input Strides", "Process Group Ranks", "grid", "block"),
 )
@@ -90,6 +91,10 @@ class ScannedTrace:
     classes: npt.NDArray[np.int8]
     correlation: Ints
     base_ns: int
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.classes)
 
     def is_of(self, *names: str) -> Bools:
         """Mark the rows by class."""
@@ -130,7 +135,27 @@ def select_rows_of_window(trace: ScannedTrace, start_ns: int, end_ns: int, level
     kept = wanted & (inside | containers | launched)
     kept |= calls & is_linked & np.isin(trace.correlation, trace.correlation[kept & ops & is_linked])
     kept &= ~trace.is_of("meta")
+    kept &= ~_mark_broken_flows(trace, kept)
     return kept | (trace.is_of("meta") & _mark_same_threads(scan, kept))
+
+
+_ROW_KINDS = {
+    **dict.fromkeys(("kernel", "collective"), "kernel"),
+    **dict.fromkeys(("memcpy", "memset"), "copy"),
+    "runtime": "call",
+    "op": "operator",
+    **dict.fromkeys(("range", "device_range"), "annotation"),
+    "python": "Python function",
+}
+
+
+def count_rows_by_kind(trace: ScannedTrace, is_kept: Bools) -> dict[str, int]:
+    """Count the rows of each kind, in words of the field; metadata is not counted."""
+    counts: dict[str, int] = dict.fromkeys((*_ROW_KINDS.values(), "other row"), 0)
+    for name, code in CLASS_CODE.items():
+        if name != "meta":
+            counts[_ROW_KINDS.get(name, "other row")] += int((is_kept & (trace.classes == code)).sum())
+    return counts
 
 
 def _mark_names(names: Codes, head: str) -> Bools:
@@ -138,6 +163,21 @@ def _mark_names(names: Codes, head: str) -> Bools:
     marks = [isinstance(value, str) and value.startswith(head) for value in names.values]
     marked: Bools = np.array([*marks, False], np.bool_)[names.codes]
     return marked
+
+
+def _mark_broken_flows(trace: ScannedTrace, is_kept: Bools) -> Bools:
+    """Mark the rows of flows that lack their start or their end: viewers cannot draw them."""
+    scan, flows = trace.scan, is_kept & trace.is_of("flow")
+    column = scan.fields.get("id")
+    if column is None or not flows.any():
+        return flows
+    ids = np.full(len(flows), -1, np.int64)
+    ids[column.rows] = np.unique(column.values, return_inverse=True)[1]
+    ids = ids * (len(scan.cat.values) + 2) + scan.cat.codes
+    for phase in ("s", "f"):
+        flows &= np.isin(ids, ids[flows & _mark_names(scan.ph, phase)])
+    broken: Bools = is_kept & trace.is_of("flow") & ~flows
+    return broken
 
 
 def _mark_same_threads(scan: TraceScan, is_kept: Bools) -> Bools:
@@ -157,15 +197,20 @@ def write_cut_pieces(
     level: str,
     read_arguments: Sequence[str],
     placeholders: Placeholders | None,
+    left_out: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """Yield the text of a Chrome trace with the kept rows; ranges around the window are clipped to it."""
+    """Yield the text of a Chrome trace with the kept rows; ranges around the window are clipped to it.
+
+    Arguments of `left_out` are not written.
+    """
     scan = _clip_containers(trace, window)
     meta = scan.meta if placeholders is None else _anonymize_meta(scan.meta, placeholders)
     facts = json.dumps({**meta, "tracekit": {"cut": level}}, default=str, ensure_ascii=True)
     yield f'{facts[:-1]},\n"traceEvents": [\n'
     args: dict[str, SparseColumn] = dict(scan.args)
     if level != "full" or placeholders is not None:
-        args = {key: args[key] for key in args if key in {*ARGUMENTS, *read_arguments, *_NAMED_ARGUMENTS, "sort_index"}}
+        args = {key: args[key] for key in args if key in list_needed_arguments(read_arguments)}
+    args = {key: column for key, column in args.items() if key not in left_out}
     labels: Sequence[Codes] = (scan.ph, scan.cat, scan.name, scan.pid, scan.tid)
     fields: dict[str, SparseColumn] = dict(scan.fields)
     if placeholders is not None:
@@ -179,6 +224,11 @@ def write_cut_pieces(
     for low in range(0, len(rows), ROWS_PER_CHUNK):
         yield (",\n" if low else "") + _format_rows(scan, rows[low : low + ROWS_PER_CHUNK], labels, texts, formatted)
     yield "\n]}\n"
+
+
+def list_needed_arguments(read_arguments: Sequence[str]) -> frozenset[str]:
+    """List the arguments that the readers and rules read, and those of metadata."""
+    return frozenset((*ARGUMENTS, *read_arguments, *_NAMED_ARGUMENTS, "sort_index"))
 
 
 def _format_rows(
@@ -261,6 +311,15 @@ def _anonymize_group(group: Mapping[str, Any], placeholders: Placeholders) -> di
     return kept
 
 
+def is_public_fact(text: str) -> bool:
+    """Check whether a text is a number, a version, a backend or the name of a GPU.
+
+    >>> is_public_fact("AMD Instinct MI300X"), is_public_fact("NVIDIA A100-SXM4-80GB"), is_public_fact("node7")
+    (True, True, False)
+    """
+    return len(text) <= _LONGEST_FACT and _PUBLIC_FACT.fullmatch(text) is not None
+
+
 def _keep_public_facts(value: Any) -> Any:
     """Keep numbers, versions, backends and names of GPUs; other texts become None."""
     if isinstance(value, Mapping):
@@ -268,7 +327,7 @@ def _keep_public_facts(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_keep_public_facts(item) for item in value]
     if isinstance(value, str):
-        return value if _PUBLIC_FACT.fullmatch(value) else None
+        return value if is_public_fact(value) else None
     return value
 
 

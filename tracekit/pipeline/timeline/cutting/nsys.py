@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.records import dataclass
+from tracekit.pipeline.timeline.cutting.chrome import is_public_fact
 from tracekit.pipeline.timeline.cutting.names import Placeholders
 from tracekit.readers.nsys.content import EXPORT_TABLES, read_export_clock
 from tracekit.readers.nsys.sqlite.connection import open_export, quote_identifier
@@ -31,9 +34,15 @@ _STATIC = re.compile(
     r"TARGET_INFO_\w+|META_DATA_\w+|EXPORT_META_DATA|PROCESSES|ThreadNames|ANALYSIS_DETAILS|NVTX_PAYLOAD_\w+|DIAGNOSTIC_EVENT"
 )
 _PUBLIC_STATIC = re.compile(
-    r"TARGET_INFO_(?:SESSION_START_TIME|GPU|CUDA_\w+|GPU_METRICS)|META_DATA_EXPORT|EXPORT_META_DATA|ANALYSIS_DETAILS|ENUM_\w+"
+    r"TARGET_INFO_(?:SESSION_START_TIME|GPU|CUDA_\w+|GPU_METRICS)|META_DATA_EXPORT|EXPORT_META_DATA|ANALYSIS_DETAILS"
 )
-_PUBLIC_TEXTS = {("TARGET_INFO_GPU", "name"), ("TARGET_INFO_GPU", "uuid"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+_CHECKED_TEXTS = {("TARGET_INFO_GPU", "name"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+"""Texts that stay if they are facts: names of GPUs and of their metrics."""
+_METRIC = re.compile(
+    r"(?:(?:GPC|SYS|PCIe?|NVLink|DRAM|SM|SMs|GR|Tensor|Active|Issue|Warp|Compute|Graphics|Copy|Engine|Unallocated|Clock|Frequency"
+    r"|Read|Write|RX|TX|Throughput|Bandwidth|Requests|User|Data|Protocol|Async|Sync|Slots|in|to|BAR1|Instructions|MHz|Avg|Idle"
+    r"|FP(?=\d)|Pipe|L2|Hit|Rate|Cycles|Occupancy)|[\[\]()%/,.\d -])+"
+)
 _EXPORT_FACTS = (
     "('EXPORT_SCHEMA_VERSION', 'EXPORT_SCHEMA_VERSION_MAJOR', 'EXPORT_SCHEMA_VERSION_MINOR', 'EXPORT_PRODUCT_VERSION', "
     "'EXPORT_CONFIG_TIME_SHIFT', 'EXPORT_PARAM_TIME_SHIFT', 'EXPORT_PARAM_TIME_NORMALIZE', 'EXPORT_TIME_MODE')"
@@ -59,22 +68,107 @@ def count_rows_of_window(path: Path, start_ns: int, end_ns: int, level: str) -> 
         )
 
 
+def list_cut_tables(path: Path, start_ns: int, end_ns: int, level: str, *, is_anonymous: bool) -> list[str]:
+    """List the tables that a cut may have, those outside CUDA and NVTX first."""
+    with _open_source(path) as connection:
+        plan = _plan_cut(connection, *_convert_window(path, start_ns, end_ns), level, is_anonymous=is_anonymous)
+    return sorted(plan.conditions, key=lambda table: (table.startswith(_CUPTI), table == _NVTX, table))
+
+
+def list_row_names(path: Path, start_ns: int, end_ns: int, level: str) -> list[str]:
+    """List the names of the calls and device ops of a window, the most frequent first."""
+    counts: Counter[str] = Counter()
+    with _open_source(path) as connection:
+        plan = _plan_cut(connection, *_convert_window(path, start_ns, end_ns), level, is_anonymous=False)
+        for table, condition in plan.conditions.items():
+            if column := _find_name_column(table, plan):
+                rows = connection.execute(
+                    f"SELECT s.value, t.count FROM (SELECT {column} AS id, count(*) AS count "  # noqa: S608
+                    f"FROM src.{quote_identifier(table)} WHERE {condition} GROUP BY 1) t JOIN src.StringIds s ON s.id = t.id"
+                )
+                counts.update({str(value): count for value, count in rows})
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def _find_name_column(table: str, plan: _CutPlan) -> str | None:
+    """Find the column with the name of a call or device op; None if the table has no such names to leave out."""
+    if table != _SYSTEM_CALLS and not table.startswith(_CUPTI):
+        return None
+    return next((name for name in ("nameId", "demangledName") if name in plan.columns[table]), None)
+
+
+def _list_left_out_ids(connection: sqlite3.Connection, plan: _CutPlan, names: frozenset[str]) -> None:
+    """List the ids of names to leave out in `temp.left_out`."""
+    connection.execute("CREATE TEMP TABLE left_out (id INTEGER PRIMARY KEY)")
+    if "StringIds" in plan.columns:
+        connection.executemany(
+            "INSERT OR IGNORE INTO temp.left_out SELECT id FROM src.StringIds WHERE value = ?",
+            [(name,) for name in sorted(names)],
+        )
+
+
+def _exclude_names(condition: str, table: str, plan: _CutPlan, names: frozenset[str]) -> str:
+    """Narrow a condition to rows whose name is not left out."""
+    column = _find_name_column(table, plan) if names else None
+    return condition if column is None else f"({condition}) AND {column} NOT IN (SELECT id FROM temp.left_out)"  # noqa: S608
+
+
 def write_cut_export(
-    path: Path, target: Path, start_ns: int, end_ns: int, level: str, placeholders: Placeholders | None
+    path: Path,
+    target: Path,
+    start_ns: int,
+    end_ns: int,
+    level: str,
+    placeholders: Placeholders | None,
+    left_out: frozenset[str] = frozenset(),
+    left_out_names: frozenset[str] = frozenset(),
 ) -> None:
-    """Write the rows of [start_ns, end_ns), in Unix time, to a new database; ranges around the window are clipped to it."""
+    """Write the rows of [start_ns, end_ns), in Unix time, to a new database; ranges around the window are clipped to it.
+
+    Tables of `left_out` and calls and device ops of `left_out_names` are not written.
+    """
     window = _convert_window(path, start_ns, end_ns)
     target.unlink(missing_ok=True)
     with _open_source(path, target) as connection:
         if placeholders is not None:
             connection.create_function("replace_name", 2, _make_replacer(placeholders), deterministic=True)
+            connection.create_function("keep_fact", 1, _keep_fact, deterministic=True)
         plan = _plan_cut(connection, *window, level, is_anonymous=placeholders is not None)
+        _list_left_out_ids(connection, plan, left_out_names)
+        conditions = {
+            table: _exclude_names(condition, table, plan, left_out_names)
+            for table, condition in plan.conditions.items()
+            if table not in left_out
+        }
+        plan = replace(plan, conditions=conditions)
         connection.execute("BEGIN")
         for table, condition in plan.conditions.items():
             _copy_table(connection, plan, table, condition, is_anonymous=placeholders is not None)
         _clip_ranges(connection, plan, window[0], window[1])
         _copy_strings(connection, plan, is_anonymous=placeholders is not None)
         connection.execute("COMMIT")
+
+
+_ROW_KINDS = {
+    f"{_CUPTI}KERNEL": "kernel",
+    f"{_CUPTI}MEMCPY": "copy",
+    f"{_CUPTI}MEMSET": "copy",
+    _CALLS: "call",
+    _NVTX: "annotation",
+}
+
+
+def count_rows_by_kind(path: Path) -> dict[str, int]:
+    """Count the rows of a cut by kind, in words of the field; tables without times are not counted."""
+    counts: dict[str, int] = dict.fromkeys((*_ROW_KINDS.values(), "other row"), 0)
+    with closing(sqlite3.connect(path)) as connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            name = quote_identifier(table)
+            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+            if columns & {"start", "timestamp"}:
+                count = connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]  # noqa: S608
+                counts[_ROW_KINDS.get(table, "other row")] += int(count)
+    return counts
 
 
 @contextmanager
@@ -184,8 +278,8 @@ def _copy_table(
 def _make_public_column(table: str, column: str) -> str:
     """Make the expression of a column without private texts."""
     name = quote_identifier(column)
-    if (table, column) in _PUBLIC_TEXTS or table in EXPORT_TABLES or table.startswith("ENUM_"):
-        return name
+    if (table, column) in _CHECKED_TEXTS or table in EXPORT_TABLES:
+        return name if column == "name" and table in EXPORT_TABLES else f"keep_fact({name})"
     if (table, column) == (_NVTX, "text"):
         return f"replace_name({name}, 'annotation')"
     return f"iif(typeof({name}) IN ('text', 'blob'), NULL, {name})"
@@ -220,6 +314,14 @@ def _copy_strings(connection: sqlite3.Connection, plan: _CutPlan, *, is_anonymou
     connection.execute(
         f"INSERT INTO main.StringIds SELECT s.id, {value} FROM src.StringIds s JOIN temp.used u ON u.id = s.id"  # noqa: S608
     )
+
+
+def _keep_fact(value: str | bytes | float | None) -> str | bytes | int | float | None:
+    """Keep numbers, versions, and names of GPUs and their metrics; other texts become None."""
+    if not isinstance(value, str | bytes):
+        return value
+    is_fact = isinstance(value, str) and (_METRIC.fullmatch(value) or is_public_fact(value))
+    return value if is_fact or value in ("true", "false") else None
 
 
 def _make_replacer(placeholders: Placeholders) -> Callable[[object, str], str | None]:

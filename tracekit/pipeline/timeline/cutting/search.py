@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tracekit.analyses import load_default_thresholds
 from tracekit.discover import Discovery
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
@@ -14,21 +16,28 @@ from tracekit.model.report import Finding
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.system.files import check_writable, write_atomically
 from tracekit.model.system.temporaries import new_folder
-from tracekit.model.text.labels import did_you_mean
+from tracekit.model.text.labels import choose_plural, did_you_mean
 from tracekit.model.trace import Measurements, Source
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.timeline.cutting import chrome, nsys
+from tracekit.pipeline.timeline.cutting.groups import drop_groups, list_name_block, list_row_blocks
 from tracekit.pipeline.timeline.cutting.names import Placeholders
+from tracekit.pipeline.timeline.cutting.reduction import Group, leave_out_groups
 from tracekit.pipeline.timeline.cutting.windows import CutWindow, find_recorded_span, list_cut_windows
 from tracekit.pipeline.timeline.time_ranges import TimeRange
 
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 """Bounds of the finding's share of the step in the cut, as a factor of its share in the recording."""
 _LIKE = 0.1
-"""Largest difference of the shares between the written rows of a window and all its rows, relative."""
+"""Largest difference of the finding's share between the written rows of a window and all its rows, relative."""
+_PLURALS = {"copy": "copies"}
 _SUFFIX = re.compile(r"\.(?:json(?:\.gz)?|sqlite)\Z", re.IGNORECASE)
-_KEPT_SCANS = 2
+_MOST_SCANNED_ROWS = 2_000_000
+"""Rows of the scans that are kept between tries; a larger trace is scanned for each try."""
+_GOAL_SHARE = 0.05
+"""A cut above this share of its sources is also tried with fewer ranks, and fewer names of device ops and operators."""
+_GROUP_TRIES, _NAME_TRIES = 48, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,31 @@ class CutResult:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One cut to try: sources with their windows, the level of detail, and the estimated number of rows."""
+    """One cut to try: sources with their windows, the level of detail, the estimated number of rows, and the groups to leave out."""
 
     sources: tuple[Source, ...]
     window: CutWindow
     level: str
     row_count: int
+    left_out: frozenset[Group] = frozenset()
+
+    @property
+    def size_before(self) -> int:
+        """Size of the sources in bytes."""
+        return sum(Path(source.path).stat().st_size for source in self.sources)
+
+    def list_left_out(self, kind: str) -> frozenset[str]:
+        """List the values of one kind that are left out."""
+        return frozenset(value for group, value in self.left_out if group == kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A cut that shows the finding: the finding in it, its size in bytes, and the groups it leaves out."""
+
+    finding: Finding
+    size: int
+    left_out: frozenset[Group]
 
 
 def cut_profile(
@@ -134,6 +162,7 @@ class _Cutter:
         self._arguments = pipeline.list_wanted_inputs().args or ()
         self._scans: dict[Path, chrome.ScannedTrace] = {}
         self._placeholders: Placeholders | None = None
+        self._tries = 0
 
     def write_range(self, sources: Sequence[Source], measured: Measurements, asked: TimeRange | None) -> CutResult:
         """Write the sources within a range of time, or whole."""
@@ -153,12 +182,13 @@ class _Cutter:
             if same in tried:
                 continue
             tried.add(same)
-            found = self._try(candidate, wanted)
-            if found is not None and self._is_shown_by_all_rows(candidate, wanted, found):
-                return self._finish(candidate, found, len(tried))
+            trial = self._try(candidate, wanted)
+            reference = None if trial is None else self._find_in_all_rows(candidate, wanted, trial.finding)
+            if trial is not None and reference is not None:
+                return self._finish(*self._reduce(candidate, wanted, trial, reference), self._tries)
         several = len(sources) > 1 and self._is_file
         hint = "give a folder (-o cut/): the finding may need several ranks" if several else "attach the whole profile"
-        raise TracekitError(f"no part of the profile shows {wanted.rule} ({len(tried)} tried)", hint)
+        raise TracekitError(f"no part of the profile shows {wanted.rule} ({self._tries} tried)", hint)
 
     def _list_candidates(
         self, sources: Sequence[Source], measured: Measurements, wanted: Finding
@@ -183,6 +213,8 @@ class _Cutter:
         if not self._is_file:
             sets += [tuple(named)] if named else []
             sets += [tuple(sources)]
+        limits = load_default_thresholds().values.get(wanted.rule, {})
+        sets = [chosen for chosen in sets if len(chosen) >= limits.get("min_ranks", 1)] or sets
         return list(dict.fromkeys(sets))
 
     def _refuse_several(self, sources: Sequence[Source]) -> None:
@@ -203,10 +235,17 @@ class _Cutter:
         """Scan a source, or get one of the last scans."""
         path = Path(source.path)
         if path not in self._scans:
-            while len(self._scans) >= _KEPT_SCANS:
+            scanned = chrome.scan_for_cut(path)
+            while self._scans and sum(map(len, self._scans.values())) + len(scanned) > _MOST_SCANNED_ROWS:
                 self._scans.pop(next(iter(self._scans)))
-            self._scans[path] = chrome.scan_for_cut(path)
+            self._scans[path] = scanned
         return self._scans[path]
+
+    def _select_rows(self, source: Source, candidate: _Candidate) -> chrome.Bools:
+        """Mark the rows of a Chrome trace that a cut keeps."""
+        trace = self._scan(source)
+        kept = chrome.select_rows_of_window(trace, *candidate.window.spans[source.name], candidate.level)
+        return drop_groups(trace, kept, candidate.left_out)
 
     def _write_files(self, candidate: _Candidate, folder: Path) -> list[Path]:
         """Write the files of a cut below a folder under their final names."""
@@ -217,12 +256,20 @@ class _Cutter:
             path.parent.mkdir(parents=True, exist_ok=True)
             start, end = candidate.window.spans[source.name]
             if source.reader == "nsys":
-                nsys.write_cut_export(Path(source.path), path, start, end, candidate.level, self._placeholders)
+                left_out = candidate.list_left_out("table"), candidate.list_left_out("name")
+                nsys.write_cut_export(
+                    Path(source.path), path, start, end, candidate.level, self._placeholders, *left_out
+                )
             else:
-                trace = self._scan(source)
-                kept = chrome.select_rows_of_window(trace, start, end, candidate.level)
+                kept = self._select_rows(source, candidate)
                 pieces = chrome.write_cut_pieces(
-                    trace, kept, (start, end), candidate.level, self._arguments, self._placeholders
+                    self._scan(source),
+                    kept,
+                    (start, end),
+                    candidate.level,
+                    self._arguments,
+                    self._placeholders,
+                    candidate.list_left_out("argument"),
                 )
                 write_atomically(path, chrome.pack_pieces(pieces, compressed=path.suffix == ".gz"))
             files.append(path)
@@ -238,26 +285,99 @@ class _Cutter:
         stem = re.sub(r"\.(?:json|sqlite|pt\.trace|gz|zst|xz|bz2|zip|nsys-rep)\b", "", source.name)
         return "/".join(part for part in f"{stem}{suffix}".split("/") if part not in ("", ".", ".."))
 
-    def _is_shown_by_all_rows(self, candidate: _Candidate, wanted: Finding, match: Finding) -> bool:
-        """Check that all rows of the window show the finding alike, and it is not due to rows that were left out."""
+    def _find_in_all_rows(self, candidate: _Candidate, wanted: Finding, match: Finding) -> Finding | None:
+        """Find the finding in all rows of the window; None if it is due to rows that were left out."""
         if candidate.level == chrome.LEVELS[-1]:
-            return True
+            return match
         whole = self._try(replace(candidate, level=chrome.LEVELS[-1]), wanted)
-        if whole is None:
-            return False
-        return abs((whole.cost_ratio or 0) - (match.cost_ratio or 0)) <= _LIKE * (whole.cost_ratio or 0)
+        return whole.finding if whole is not None and _is_alike(match, whole.finding) else None
 
-    def _try(self, candidate: _Candidate, wanted: Finding) -> Finding | None:
+    def _reduce(
+        self, candidate: _Candidate, wanted: Finding, trial: _Trial, reference: Finding
+    ) -> tuple[_Candidate, Finding]:
+        """Leave out groups of rows as long as the finding stays like the reference; names and ranks down to the goal only."""
+        best = trial
+
+        def is_shown(left_out: frozenset[Group]) -> bool:
+            nonlocal best
+            found = self._try(_leave_out(candidate, left_out), wanted)
+            if found is None or not _is_alike(found.finding, reference):
+                return False
+            if _list_stages(found.finding) != _list_stages(trial.finding):
+                return False
+            best = found
+            return True
+
+        def is_enough() -> bool:
+            return best.size <= _GOAL_SHARE * _leave_out(candidate, best.left_out).size_before
+
+        groups, rarely = self._list_blocks(candidate)
+        left_out, _ = leave_out_groups(groups, is_shown, most_tries=_GROUP_TRIES)
+        names = self._list_names(_leave_out(candidate, left_out))
+        rarely = [*([name] for name in names[:_NAME_TRIES]), names[_NAME_TRIES:], *rarely]
+        left_out, _ = leave_out_groups(rarely, is_shown, left_out, most_tries=2 * _NAME_TRIES, is_enough=is_enough)
+        return _leave_out(candidate, left_out), best.finding
+
+    def _list_blocks(self, candidate: _Candidate) -> tuple[list[list[Group]], list[list[Group]]]:
+        """List the groups that may be left out, in the order to try them, and the ranks."""
+        blocks: list[list[Group]] = []
+        for source in candidate.sources:
+            start, end = candidate.window.spans[source.name]
+            if source.reader == "nsys":
+                tables = nsys.list_cut_tables(
+                    Path(source.path), start, end, candidate.level, is_anonymous=self._anonymize
+                )
+                blocks.append([("table", name) for name in tables])
+            else:
+                kept = self._select_rows(source, candidate)
+                arguments = chrome.list_needed_arguments(self._arguments)
+                blocks += list_row_blocks(self._scan(source), kept, arguments)
+        known: set[Group] = set()
+        blocks = [[group for group in block if not (group in known or known.add(group))] for block in blocks]  # type: ignore[func-returns-value]
+        ranks: list[list[Group]] = [[("source", source.name)] for source in candidate.sources]
+        return blocks, ranks if len(ranks) > 1 else []
+
+    def _list_names(self, candidate: _Candidate) -> list[Group]:
+        """List the names of device ops and operators in the kept rows."""
+        found: dict[Group, None] = {}
+        for source in candidate.sources:
+            if source.reader == "nsys":
+                start, end = candidate.window.spans[source.name]
+                names = nsys.list_row_names(Path(source.path), start, end, candidate.level)
+                found |= dict.fromkeys(("name", name) for name in names)
+            else:
+                found |= dict.fromkeys(list_name_block(self._scan(source), self._select_rows(source, candidate)))
+        return list(found)
+
+    def _try(self, candidate: _Candidate, wanted: Finding) -> _Trial | None:
         """Write a cut to a temporary folder, analyze it, and find the finding in it."""
+        if not candidate.sources:
+            return None
+        self._tries += 1
         with new_folder() as folder:
-            self._write_files(candidate, folder)
+            size = sum(path.stat().st_size for path in self._write_files(candidate, folder))
             quiet = replace(self._options, cache=False, progress=False, jobs=1, exclude=(), ranks=None, steps=None)
             try:
                 report = pipeline.judge(pipeline.measure(pipeline.discover_sources([folder], quiet), quiet))
             except TracekitError:
                 return None
             names = self._placeholders.names if self._placeholders is not None else {}
-            return shows_finding(report.findings, wanted, names)
+            match = shows_finding(report.findings, wanted, names)
+            return None if match is None else _Trial(match, size, candidate.left_out)
+
+    def _describe_rows(self, candidate: _Candidate, files: Sequence[Path]) -> str:
+        """Count the kept rows by kind, over all files."""
+        counts: Counter[str] = Counter()
+        for source, path in zip(candidate.sources, files, strict=True):
+            if source.reader == "nsys":
+                counts.update(nsys.count_rows_by_kind(path))
+            else:
+                counts.update(chrome.count_rows_by_kind(self._scan(source), self._select_rows(source, candidate)))
+        return ", ".join(
+            f"{count:,} {choose_plural(count, kind, _PLURALS.get(kind, kind + 's'))}"
+            for kind, count in counts.items()
+            if count
+        )
 
     def _finish(self, candidate: _Candidate, match: Finding | None, tries: int) -> CutResult:
         """Write the chosen cut to the target."""
@@ -270,18 +390,33 @@ class _Cutter:
                     final.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(final, _yield_file_pieces(path))
                 files.append(final)
-        before = sum(Path(source.path).stat().st_size for source in candidate.sources)
-        details = {"lean": "device ops, launches and annotations", "ops": "also operators", "full": "all rows"}
         return CutResult(
             tuple(files),
-            before,
+            candidate.size_before,
             sum(path.stat().st_size for path in files),
             tuple(source.name for source in candidate.sources),
-            f"{candidate.window.text}: {details[candidate.level]}",
+            f"{candidate.window.text}: {self._describe_rows(candidate, files)}",
             match,
             tries,
             len(self._placeholders.names) if self._placeholders is not None else 0,
         )
+
+
+def _leave_out(candidate: _Candidate, left_out: frozenset[Group]) -> _Candidate:
+    """Leave groups out of a cut, and sources."""
+    gone = {value for kind, value in left_out if kind == "source"}
+    sources = tuple(source for source in candidate.sources if source.name not in gone)
+    return replace(candidate, sources=sources, left_out=left_out)
+
+
+def _is_alike(match: Finding, reference: Finding) -> bool:
+    """Check that two findings have a similar share of the step."""
+    return abs((reference.cost_ratio or 0) - (match.cost_ratio or 0)) <= _LIKE * (reference.cost_ratio or 0)
+
+
+def _list_stages(finding: Finding) -> set[str | None]:
+    """List the stages of a finding."""
+    return {place.stage for place in finding.places}
 
 
 def _yield_file_pieces(path: Path) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from tracekit.render.explorer.heads import describe_details, describe_page_row
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables
+from tracekit.render.explorer.report_values import NO_RANKS
 from tracekit.render.explorer.tables import encode_ranges, encode_steps, list_page_ranges, list_page_sums
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
 from tracekit.render.explorer.varints import encode_columns
@@ -69,15 +70,13 @@ def write_comparison_page(
         "identity": escape(" · ".join(map(make_printable, report.identity))),
         "sentence": escape(make_printable(report.answer, phrases.SENTENCE)),
         "basis": _write_texts("p", (*report.basis, *(f"Note: {caution}" for caution in report.cautions))),
-        "notes": _write_texts("li", [caveat for section in report.sections for caveat in section.caveats]),
+        "notes": _write_notes([caveat for section in report.sections for caveat in section.caveats]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
         **inline_assets(assets),
     }
     used = sum(len(text.encode()) for text in (*values.values(), assets.template, dump_head(head)))
-    kernels = add_kernels(
-        rows, details.numbering, store, [], [0.0] * len(rows.rows), budget_bytes - used - store.size_bytes
-    )
+    kernels = add_kernels(rows, details.numbering, store, [], NO_RANKS, budget_bytes - used - store.size_bytes)
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
@@ -98,6 +97,13 @@ def _describe_side_rows(arranged: SideRows) -> dict[str, Any]:
 def _write_texts(tag: str, texts: Sequence[str]) -> str:
     """Render texts as elements of one kind."""
     return "".join(f"<{tag}>{escape(make_printable(text, phrases.SENTENCE))}</{tag}>" for text in texts)
+
+
+def _write_notes(caveats: Sequence[str]) -> str:
+    """Render the caveats of all sections in one line that opens; empty if there are none."""
+    if not caveats:
+        return ""
+    return f'<details id="skipped"><summary>Further caveats</summary><ul>{_write_texts("li", caveats)}</ul></details>'
 
 
 def _write_static_parts(parts: Sequence[Mapping[str, Any]]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from tracekit.model.report import Cell, Report
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.report_values import SHARES, Member, RankDelays, get_overview_rows
+from tracekit.render.explorer.report_values import SHARES, RankDelays, RankKey, RankTable, get_overview_rows
 
 LEAST_DELAY = 0.01
 """Share of a step below which a late rank is not part of the answer."""
@@ -48,33 +49,45 @@ def _join_answer_parts(begin: str, parts: list[str]) -> str:
 def _write_late_rank(delays: RankDelays, step_ns: float) -> str:
     """Write which of several ranks is the latest, if that costs a noticeable share of the step."""
     late = _find_latest(delays.late_ns)
-    if late is not None:
-        member, waits_ns, others = late
-        # Of two ranks, each waits for the other at times.
-        if waits_ns - (delays.late_ns[others[0]] if len(others) == 1 else 0.0) > LEAST_DELAY * step_ns:
-            waiting = f"Rank {others[0][1]} waits" if len(others) == 1 else "Other ranks wait"
-            return f"{waiting} {format_quantity(waits_ns, 'ns')} for {_name_member(member, delays)}."
-    busiest = _find_latest(delays.beyond_ns)
-    if busiest is not None and len(busiest[2]) > 1 and busiest[1] > LEAST_DELAY * step_ns:
-        name = _name_member(busiest[0], delays)
-        return f"{name[0].upper()}{name[1:]} works {format_quantity(busiest[1], 'ns')} longer than the median rank."
+    if late is not None and late.net_ns > LEAST_DELAY * step_ns:
+        waiting = f"Rank {late.others[0].rank} waits" if len(late.others) == 1 else "Other ranks wait"
+        return f"{waiting} {format_quantity(late.time_ns, 'ns')} for {late.name}."
+    busiest = _find_latest(delays.beyond_ns, fewest=2)
+    if busiest is not None and busiest.time_ns > LEAST_DELAY * step_ns:
+        return f"R{busiest.name[1:]} works {format_quantity(busiest.time_ns, 'ns')} longer than the median rank."
     return ""
 
 
-def _find_latest(times: Mapping[Member, float]) -> tuple[Member, float, list[Member]] | None:
-    """Find the rank with the longest time, and the others of its role; None without others."""
-    if not times:
-        return None
-    (role, rank), time = max(times.items(), key=lambda pair: pair[1])
-    others = [other for other in times if other[0] == role and other[1] != rank]
-    return ((role, rank), time, others) if others else None
+class LateRank(NamedTuple):
+    """A rank with the longest time, the others that it is compared with, and its time beyond that of an only other."""
+
+    name: str
+    time_ns: float
+    net_ns: float
+    others: list[RankKey]
 
 
-def _name_member(member: Member, delays: RankDelays) -> str:
-    """Name a rank, with its role where several roles are compared."""
-    role, rank = member
-    several = len({role for role, _ in delays.late_ns}) > 1
-    return f"rank {rank} of {role}" if role and several else f"rank {rank}"
+def _find_latest(table: RankTable, fewest: int = 1) -> LateRank | None:
+    """Find the rank with the longest time among those with at least so many others to compare with; None without such."""
+    groups: dict[tuple[Cell, ...], list[RankKey]] = {}
+    for key in table.values:
+        groups.setdefault(key[:3], []).append(key)
+    compared = []
+    for keys in groups.values():
+        if len(keys) > fewest:
+            key = max(keys, key=table.values.__getitem__)
+            others = [other for other in keys if other != key]
+            # Of two ranks, each waits for the other at times.
+            back_ns = table.values[others[0]] if len(others) == 1 else 0.0
+            time_ns = table.values[key]
+            compared.append(LateRank(_name_rank(key, table), time_ns, time_ns - back_ns, others))
+    return max(compared, key=lambda late: late.net_ns, default=None)
+
+
+def _name_rank(key: RankKey, table: RankTable) -> str:
+    """Name a rank, with its run, role and replica where the table has several."""
+    names = [str(label) for at, label in enumerate(key[:3]) if len({other[at] for other in table.values}) > 1]
+    return f"rank {key.rank}" + (f" of {', '.join(names)}" if names else "")
 
 
 def _write_logged_step(report: Report) -> str:

@@ -116,7 +116,7 @@ def _write_row(texts: tuple[str, ...], cells: tuple[Cell, ...], grid: TextGrid) 
     written = []
     for place, (text, column) in enumerate(zip(texts, grid.columns, strict=True)):
         cell = cells[place] if cells else None
-        is_short = isinstance(cell, str) and len(text) >= NAME_LIMIT
+        is_short = isinstance(cell, str) and len(cell) > NAME_LIMIT
         title = f' title="{escape(make_printable(str(cell), LONGEST_NAME))}"' if is_short else ""
         written.append(f"<td{_mark_number(column.numeric)}{title}>{escape(text)}</td>")
     return f"<tr>{''.join(written)}</tr>"

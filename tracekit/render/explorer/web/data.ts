@@ -54,7 +54,7 @@ export interface Snapshot {
   merged?: number;
   hidden?: number;
 }
-/** A part of the change of the step; the differences of all parts add up to it. Times are ns per step. */
+/** A part of the change; the differences of all parts add up to it. Times are ns per step, memory is in bytes. */
 export interface Part {
   stage: string;
   path: string[];
@@ -85,6 +85,13 @@ export interface Sheet {
 }
 export interface Comparison {
   sides: string[];
+  /** Unit of the parts: times of a step, or memory. */
+  unit: "ns" | "bytes";
+  /** The amounts before and after between which the parts lead; null where there are no parts. */
+  ends: [base: number, opt: number] | null;
+  /** First table of the report, and why it has no parts. */
+  overview: Sheet | null;
+  missing: string[];
   parts: Part[];
   stages: StageChange[];
   sheets: Sheet[];
@@ -504,20 +511,17 @@ export class Data {
   }
 
   nameRow(row: number): string {
+    if (!COMPARISON) return this.nameInSide(row);
     const it = this.head.rows[row];
-    const { comparison } = this.head;
-    if (comparison && it.side !== undefined) {
-      const twins = this.head.rows.filter(({ side }) => side === it.side);
-      const facts = [comparison.sides[it.side], ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
-      return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
-    }
-    return this.nameInSide(row);
+    const twins = this.head.rows.filter(({ side }) => side === it.side);
+    const facts = [this.nameSide(row), ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
+    return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
   }
   /** Name of a row where room is short: of a thread, its rank and role, and its number unless it alone runs ops. */
   labelRow(row: number): string {
-    const { rows, comparison } = this.head;
+    const { rows } = this.head;
     const it = rows[row];
-    if (it.kind !== "thread" || comparison) return this.nameRow(row);
+    if (COMPARISON || it.kind !== "thread") return this.nameRow(row);
     const twins = rows.map((_, i) => i).filter((i) => rows[i].rank === it.rank && rows[i].run === it.run && rows[i].role === it.role && (it.rank !== null || rows[i].process === it.process));
     const isOnly = this.hasCompute(row) && twins.filter((i) => this.hasCompute(i)).length === 1;
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
@@ -528,7 +532,8 @@ export class Data {
   nameSide(row: number): string {
     return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
   }
-  private nameInSide(row: number): string {
+  /** Name of a row among those of its side. */
+  nameInSide(row: number): string {
     const it = this.head.rows[row];
     if (it.kind === "log") return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
@@ -536,17 +541,6 @@ export class Data {
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
     if (it.kind === "thread") return `${name}${role}${twins.length > 1 ? ` · ${it.thread}` : ""}`;
     return `${name}${role}${twins.length > 1 && it.device !== null ? ` · GPU ${it.device}` : ""}`;
-  }
-
-  /** Rows of both sides that belong together: of the same rank, role and place; otherwise of the same position. */
-  pairRow(row: number): [base: number, opt: number] {
-    const { rows } = this.head;
-    const { side, rank, role, kind } = rows[row];
-    const isAlike = (i: number): boolean => rows[i].rank === rank && rows[i].role === role && rows[i].kind === kind && this.hasCompute(i) === this.hasCompute(row);
-    const all = rows.map((_, i) => i);
-    const [own, other] = [0, 1].map((same) => all.filter((i) => (rows[i].side === side) === !same && isAlike(i)));
-    const found = other[Math.min(own.indexOf(row), other.length - 1)] ?? all.find((i) => rows[i].side !== side) ?? row;
-    return side === 1 ? [found, row] : [row, found];
   }
 
   /** Names a stage; launches outside any stage have none. */

@@ -25,8 +25,8 @@ export function formatCount(n: number): string {
 export function formatTime(ns: number, digits = 3): string {
   const size = Math.abs(ns);
   const [unit, scale] = size >= 1e9 ? ["s", 1e9] : size >= 1e6 ? ["ms", 1e6] : size >= 1e3 ? ["µs", 1e3] : ["ns", 1];
-  const value = ns / scale;
-  return `${digits <= 3 && Math.abs(value) >= 100 ? group(Math.round(value)) : Number(value.toPrecision(digits))}\u00a0${unit}`;
+  const value = size / scale;
+  return `${ns < 0 ? "−" : ""}${digits <= 3 && value >= 100 ? group(Math.round(value)) : Number(value.toPrecision(digits))}\u00a0${unit}`;
 }
 
 export function formatBytes(bytes: number): string {

@@ -295,7 +295,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
       list.push({ row, lane, y, h, part });
       y += h + 2;
     };
-    if (state.pair) add("step", 15);
+    if (COMPARISON) add("step", 15);
     if (data.rows[row].ranges[0].length || data.isLog(row)) add("stage", 17);
     if (data.isLog(row)) return list;
     if (data.rows[row].ranges[1].length) add("part", 13);
@@ -305,7 +305,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     if (addBins(row, 4)[head.bins]) add("idle", 16);
     if (state.critical && (row === state.focus || state.rows.length <= 2)) add("critical", 14);
     if (Data.has(`curve${row}`)) add("curve", 36);
-    if (state.host && (row === state.focus || state.pair)) for (const [thread, segments] of listThreads(row)) add("host", countDepth(segments) * HOST_ROW, thread);
+    if (state.host && (COMPARISON || row === state.focus)) for (const [thread, segments] of listThreads(row)) add("host", countDepth(segments) * HOST_ROW, thread);
     return list;
   }
   function nameLane({ lane, part, row }: Place): string {
@@ -370,7 +370,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     g.globalAlpha = 1;
     setFont(g, 10.5);
     g.fillStyle = ink.quiet;
-    const named = state.pair || state.rows.length === 2 || (data.isLog(row) && state.rows.length > 1) ? list[0] : null;
+    const named = COMPARISON || state.rows.length === 2 || (data.isLog(row) && state.rows.length > 1) ? list[0] : null;
     for (const place of list) {
       const middle = place.y + Math.min(place.h, 30) / 2;
       const left = place.lane === "kind" && view.left > 70 ? 14 : 2;
@@ -381,10 +381,10 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
         g.fillStyle = getKindColor(part);
         g.fillRect(2, y + h / 2 - 4, 8, 8);
       }
-    if (named && state.pair) drawSteps(g, view, row, named.y);
+    if (COMPARISON && named) drawSteps(g, view, row, named.y);
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
-    if (named) writeText(g, state.pair ? data.nameSide(row) : data.labelRow(row), 2, named.y + named.h / 2, view.left - 4);
+    if (named) writeText(g, COMPARISON ? data.nameSide(row) : data.labelRow(row), 2, named.y + named.h / 2, view.left - 4);
     setFont(g, 11);
   }
 

@@ -5,7 +5,8 @@ import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
-import { alignRows, listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
+import { matchAllSteps } from "./align";
+import { listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
 /** Each side of a comparison has a lane of steps, and there are no pins. */
@@ -16,6 +17,8 @@ const PINS = 9;
 export interface TimelineEvents {
   selected: () => void;
   focused: () => void;
+  /** A row that is not shown comes up, with its partner of the other side. */
+  paired: (row: number) => void;
   moved: () => void;
   pinned: (finding: number) => void;
   nextPin: (by: number) => void;
@@ -33,7 +36,6 @@ export interface Timeline {
   selectSteps: (numbers: number[]) => void;
   selectStage: (range: number) => void;
   selectWindow: (t0: number, t1: number) => void;
-  setPair: (pair: [base: number, opt: number], aligned: boolean) => void;
   getSpan: () => number;
   clear: () => void;
 }
@@ -73,9 +75,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   const lanes = makeLanes(data, state, redraw);
   const { listOrder, drawHeat } = makeHeat(data, state, lanes);
-  const getTop = (): number => (state.pair ? AXIS_OF_PAIR : AXIS);
+  const getTop = (): number => (COMPARISON ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
-  const isSmall = (): boolean => state.pair !== null || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
+  const isSmall = (): boolean => COMPARISON || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
   const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
   const hasGaps = !head.rows.every((_, row) => data.isLog(row));
   const say = (text: string): void => {
@@ -84,7 +86,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
       ? "Drag to pan, pinch to zoom, tap for details."
-      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? " · n next issue · g longest gap" : ""} · / find · ? all keys`;
+      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? ` · n next ${COMPARISON ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
 
   // View
   function setView(t: number, e: number): void {
@@ -127,29 +129,21 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
   /** Brings a row up; in a comparison, with the row of the other side that has the same rank. */
   function setFocus(row: number): void {
-    if (state.pair && !state.pair.includes(row)) setPair(data.pairRow(row), state.alignment !== null);
+    if (COMPARISON && !state.pair?.includes(row)) events.paired(row);
     state.focus = row;
     redraw();
     events.focused();
   }
   function stepFocus(by: number): void {
-    const rows = state.pair ? state.rows.filter((row) => head.rows[row].side === head.rows[state.focus].side) : listOrder();
+    const rows = listOrder(COMPARISON ? head.rows[state.focus].side : null);
     const row = rows[rows.indexOf(state.focus) + by];
     if (row !== undefined) setFocus(row);
-  }
-  /** Shows two rows of a comparison, aligned at stage starts or in plain time. */
-  function setPair(pair: [number, number], aligned: boolean): void {
-    state.pair = pair;
-    state.alignment = aligned ? alignRows(data, ...pair) : null;
-    if (!pair.includes(state.focus)) state.focus = pair[0];
-    state.selection = state.mark = null;
-    setView(0, getSpan());
   }
 
   // Drawing
   /** Room for the names at the left; beside thin rows, also for the bars of their own work. */
   function measureGutter(g: CanvasRenderingContext2D, thin: boolean): number {
-    if (state.pair || !thin) return 96;
+    if (COMPARISON || !thin) return 96;
     setFont(g, 10.5, 600);
     const longest = state.rows.reduce((most, row) => Math.max(most, g.measureText(data.labelRow(row)).width), 0);
     setFont(g, 11);
@@ -177,6 +171,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     return { y: place.y, h: last.y + last.h - place.y };
   }
   function drawPins(g: CanvasRenderingContext2D): void {
+    if (COMPARISON) return;
     pins = [];
     head.findings.slice(0, PINS).forEach(({ pins: [pin], number }, finding) => {
       if (!pin || !state.rows.includes(pin.row)) return;
@@ -261,6 +256,12 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     g.fill();
   }
 
+  /** Thin rows below the lanes; in a comparison those of each side, if one has several. */
+  function listHeats(rows: number[]): number[][] {
+    if (!COMPARISON) return isSmall() ? [] : [rows];
+    const sides = [0, 1].map(listOrder);
+    return sides.some(({ length }) => length > 1) ? sides.filter(({ length }) => length) : [];
+  }
   const getView = (): View => splitView({ ...state, alignment: null }, 0, gutter, width)[0];
   function draw(): void {
     cancelAnimationFrame(frame);
@@ -268,9 +269,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (!head.rows.length) return;
     const began = performance.now();
     const rows = listOrder();
-    const full = state.pair ?? (isSmall() ? rows : [state.focus]);
-    const heat = isSmall() ? [] : rows;
-    const h = Math.max(2, Math.min(12, Math.floor(200 / Math.max(1, heat.length))));
+    const full = (COMPARISON && state.pair) || (isSmall() ? rows : [state.focus]);
+    const heats = listHeats(rows);
+    const count = heats.flat().length;
+    const h = Math.max(2, COMPARISON ? Math.min(9, Math.floor(140 / count)) : Math.min(12, Math.floor(200 / count)));
     places = [];
     let y = getTop();
     const lists = full.map((row) => {
@@ -280,15 +282,18 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       places.push(...list);
       return list;
     });
-    height = y + (heat.length ? heat.length * h + 18 : 0);
+    height = y + count * h + heats.length * 18;
     const surface = prepareCanvas(canvas, height);
     const { g } = surface;
-    gutter = canvas.clientWidth < 600 ? 58 : measureGutter(g, heat.length > 0);
+    gutter = canvas.clientWidth < 600 ? 58 : measureGutter(g, count > 0);
     width = surface.width;
     drawAxis(g);
-    if (!state.pair) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
+    if (!COMPARISON) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
     full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
-    if (heat.length) places.push(...drawHeat(g, getView(), heat, y - 2, h));
+    for (const heat of heats) {
+      places.push(...drawHeat(g, getView(), heat, y - 2, h));
+      y += heat.length * h + 18;
+    }
     drawSelection(g);
     drawPins(g);
     drawMark(g);
@@ -342,7 +347,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (y < getTop() - 6) {
       const pin = y > 15 && y < 33 ? pins.find((p) => Math.abs(p.x - x) < 9) : undefined;
       if (pin) return { pin: pin.finding, text: head.findings[pin.finding].claim };
-      return y < 16 && x > gutter && !state.pair ? lanes.findStep(state.focus, getTime(x)) : null;
+      return y < 16 && x > gutter && !COMPARISON ? lanes.findStep(state.focus, getTime(x)) : null;
     }
     const at = places.find((p) => y >= p.y && y < p.y + p.h);
     if (!at) return null;
@@ -355,13 +360,14 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   // Selecting
   function selectWindow(t0: number, t1: number): void {
     const { alignment } = state;
-    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
+    state.selection = { t0, t1, scope: { kind: "window", t0, t1, ...(COMPARISON && alignment && { toRow: (row: number, time: number) => toRow(alignment, row, time) }) } };
   }
   function selectSteps(numbers: number[]): void {
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
     if (!steps.length) return;
     const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toStrip(state.alignment, state.focus, time));
-    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers) } };
+    const matched = COMPARISON && matchAllSteps(data, state.focus, steps.map(({ index }) => index));
+    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers), ...(matched && { matched }) } };
     redraw();
     events.selected();
   }
@@ -473,7 +479,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
     if (y < getTop() - 6) return clear();
-    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !state.pair) {
+    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !(COMPARISON && state.pair?.includes(item.row))) {
       state.mark = null;
       setFocus(item.row);
     } else if (item?.t0 !== undefined) state.mark = { row: item.row!, t0: item.t0, t1: item.t1! };
@@ -526,5 +532,5 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   watchSize(canvas, draw);
   say("");
-  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, setPair, getSpan, clear };
+  return { state, redraw, draw, setView, glide, jump, say, describeGap: lanes.describeGap, selectSteps, selectStage, selectWindow, getSpan, clear };
 }

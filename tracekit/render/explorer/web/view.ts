@@ -1,4 +1,5 @@
 // Where a time is on the strip. Rows of a comparison may be aligned: the same stage of the same step begins at the same x.
+import { listMatchedStages } from "./align";
 import type { Data, Range } from "./data";
 import type { Scope } from "./tables";
 
@@ -58,44 +59,9 @@ export interface Alignment {
   span: number;
 }
 
-/** Starts of steps and outer stages of a row by step, stage and how often it came before in the step. */
-function listAnchors(data: Data, row: number, byNumber: boolean): Map<string, number> {
-  const { steps, ranges } = data.rows[row];
-  const anchors = new Map<string, number>();
-  const nameStep = (step: number): string => String((byNumber ? steps[step]?.number : undefined) ?? step);
-  for (const step of steps) anchors.set(nameStep(step.index), step.start);
-  for (const range of ranges[0]) {
-    const key = `${nameStep(range.step)},${data.names[range.name]},`;
-    let turn = 0;
-    while (anchors.has(key + turn)) turn++;
-    anchors.set(key + turn, range.start);
-  }
-  return anchors;
-}
-
-/** Aligns two rows where both have the same stage of the same step; parts between have the room of the longer one. */
-export function alignRows(data: Data, base: number, opt: number): Alignment {
-  const numbers = new Set(data.rows[base].steps.map(({ number }) => number));
-  const byNumber = data.rows[opt].steps.some(({ number }) => number !== null && numbers.has(number));
-  const [before, after] = [listAnchors(data, base, byNumber), listAnchors(data, opt, byNumber)];
-  const pieces: [Piece[], Piece[]] = [[], []];
-  const ends = [base, opt].map((row) => data.getExtent(row)[1]);
-  let last = [0, 0];
-  let at = 0;
-  const add = (starts: number[]): void => {
-    const room = Math.max(starts[0] - last[0], starts[1] - last[1]);
-    pieces.forEach((list, side) => list.push({ start: last[side], end: starts[side], at, room }));
-    at += room;
-    last = starts;
-  };
-  const shared = [...before].filter(([key]) => after.has(key)).map(([key, start]) => [start, after.get(key)!]);
-  for (const starts of shared.sort((a, b) => a[0] - b[0])) if (starts[1] >= last[1] && (starts[0] > last[0] || starts[1] > last[1])) add(starts);
-  add(ends.map((end, side) => Math.max(end, last[side])));
-  return { pieces: new Map([[base, pieces[0]], [opt, pieces[1]]]), span: at };
-}
-
 /** Time on the strip of a time of a row. */
 export function toStrip(alignment: Alignment | null, row: number, time: number): number {
+  if (!COMPARISON) return time;
   const pieces = alignment?.pieces.get(row);
   if (!pieces) return time;
   let piece = pieces[0];
@@ -115,12 +81,14 @@ export function toRow(alignment: Alignment | null, row: number, time: number): n
 /** Splits what is seen of a row into parts with a clock of their own; rows that are not aligned have one. */
 export function splitView(state: TimelineState, row: number, left: number, width: number): View[] {
   const { t, e } = state;
+  const whole = [{ t, e, left, width, from: t, to: e, x0: left, x1: width }];
+  if (!COMPARISON) return whole;
   const pieces = state.alignment?.pieces.get(row);
-  if (!pieces) return [{ t, e, left, width, from: t, to: e, x0: left, x1: width }];
+  if (!pieces) return whole;
   const views: View[] = [];
   const getX = (time: number): number => left + ((time - t) / (e - t)) * (width - left);
-  for (const { start, end, at } of pieces) {
-    const length = end - start;
+  for (const { start, end, at, room } of pieces) {
+    const length = Math.min(end - start, room);
     if (at > e || at + length < t || !length) continue;
     const shift = start - at;
     const [from, to] = [Math.max(t, at) + shift, Math.min(e, at + length) + shift];
@@ -131,6 +99,7 @@ export function splitView(state: TimelineState, row: number, left: number, width
 
 /** The same outer stage, in the same step, of other rows. */
 export function listSameStages(data: Data, range: Range): Range[] {
+  if (COMPARISON) return listMatchedStages(data, range);
   const getNumber = ({ row, step }: Range): number | null => data.rows[row].steps[step]?.number ?? null;
   const number = getNumber(range);
   return data.ranges.filter((other) => other.depth === 0 && other.name === range.name && (other.id === range.id || (number !== null && getNumber(other) === number)));

@@ -1,0 +1,56 @@
+"""The step of a log under other schedules: hand-worked bounds, and no claim where generation dominates."""
+
+import numpy as np
+import pytest
+
+from tracekit.job.run_log.schedules import predict_schedules
+from tracekit.job.run_log.stages import resolve_logged_stages
+from tracekit.job.run_log.values import RunLog
+from tracekit.model.recording.rl_frameworks import find_framework
+
+
+def predict(gen, train, tail=0.5, sync=2.0, mean=500.0, longest=1_000.0, **more):
+    """Predict the schedules of a step of verl on 8 GPUs."""
+    values = {
+        "timing_s/gen": gen, "timing_s/update_actor": train - sync, "timing_s/update_weights": sync,
+        "timing_s/step": gen + train, "perf/total_num_tokens": 8_000.0 * (gen + train), "perf/throughput": 1_000.0,
+        "response_length/mean": mean, "response_length/max": longest, **more,
+    }  # fmt: skip
+    series = {name: np.full(8, value) for name, value in values.items()}
+    log = RunLog(None, "log", find_framework(values), np.zeros(8, np.int64), np.arange(8), series)
+    return {row.schedule: row for row in predict_schedules(resolve_logged_stages(log), tail)}
+
+
+def test_separate_pools_with_and_without_the_tail():
+    """On n of 8 GPUs generation takes 40 · (0.5 + 4 / n): with a tail of 20 s, 2 GPUs need 100 s, training on 6 80 s."""
+    rows = predict(40.0, 60.0)
+    best = min(max(40 * (0.5 + 4 / n), 60 * 8 / (8 - n)) for n in range(1, 8))
+    assert rows["one step off, on separate GPUs"].step_s == pytest.approx(best) == pytest.approx(96.0)
+    # Fully async: 20 s of work on all GPUs are 80 s on 2, as long as training on 6.
+    assert rows["fully async, on separate GPUs"].step_s == pytest.approx(80.0)
+    assert "2 of 8 GPUs generate" in rows["fully async, on separate GPUs"].assumption
+
+
+@pytest.mark.parametrize(("gen", "is_claimed"), [(49.0, True), (50.0, False), (80.0, False)])
+def test_overlap_is_not_claimed_where_generation_dominates(gen, is_claimed):
+    rows = predict(gen, 100.0 - gen)
+    for schedule in ("one step off, on separate GPUs", "fully async, on separate GPUs"):
+        assert (rows[schedule].step_s is not None) == is_claimed
+        assert rows[schedule].assumption.startswith("no claim") != is_claimed
+
+
+def test_a_tail_cut_at_p95():
+    """3.0 times a mean of 500 is 1,498 of 3,000 tokens: generation of 40 s ends after 20.0 s."""
+    row = predict(40.0, 60.0, longest=3_000.0)["generation tail cut at p95"]
+    assert row.step_s == pytest.approx(100 - 40 * (1 - 1497.866 / 3_000), abs=0.001)
+    assert "1,498 tokens" in row.assumption
+    # Nothing is longer than p95.
+    assert "generation tail cut at p95" not in predict(40.0, 60.0, longest=1_400.0)
+
+
+def test_weight_sync_in_the_background():
+    assert predict(40.0, 60.0)["weight sync in the background"].step_s == pytest.approx(98.0)
+
+
+def test_an_async_trainer_has_no_other_schedule():
+    assert predict(40.0, 60.0, **{"fully_async/x": 1.0}) == {}

@@ -1,0 +1,150 @@
+"""Log files of one directory: copies of one log, parts of a restarted one, and logs of several runs.
+
+The values decide. Copies have the same values in the same steps. A restarted run begins again later than the log before it and
+repeats at most half of the steps. Logs with other values in the same steps are runs of their own, such as seeds.
+TensorBoard writes an event file per start: those of one directory are always one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Frame, concat
+
+Relation = Literal["copy", "restart", "other run", "unknown"]
+
+ROUNDING = 2e-3
+"""Largest relative or absolute difference between copies: consoles print three decimals."""
+
+LEAST_EQUAL = 0.9
+"""Share of the common values that must be equal in copies: a file may end within a step."""
+
+MOST_REPEATED = 0.5
+"""Largest share of the steps of a log that a restart repeats; copies have more in common."""
+
+EVENT_FILE = "tfevents"
+"""Part of the name of each event file; TensorBoard requires it."""
+
+
+@dataclass(slots=True)
+class LogGroup:
+    """Files of one run: `parts` in the order of its starts, and their copies."""
+
+    parts: list[str] = field(default_factory=list[str])
+    copies: list[str] = field(default_factory=list[str])
+
+    @property
+    def sources(self) -> list[str]:
+        """All files."""
+        return [*self.parts, *self.copies]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LogFile:
+    """The values of one file: `key` numbers the step and name of each value, sorted. The last value of a step counts."""
+
+    source: str
+    key: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+    names: frozenset[int]
+    steps: npt.NDArray[np.int64]
+
+
+def group_log_files(rows: Frame) -> list[LogGroup]:
+    """Group the files of one run's directory by their values; files with nothing in common stay together.
+
+    `rows` has the columns source, part, step, name and value.
+    """
+    files = sorted(_list_log_files(rows), key=_order_log_file)
+    groups: list[tuple[LogGroup, list[_LogFile]]] = []
+    for file in files:
+        for group, members in groups:
+            relation = _relate_to_group(members, file)
+            if relation == "other run":
+                continue
+            (group.parts if relation == "restart" else group.copies).append(file.source)
+            if relation == "restart":
+                members.append(file)
+            break
+        else:
+            groups.append((LogGroup([file.source]), [file]))
+    return [group for group, _ in groups]
+
+
+def _order_log_file(file: _LogFile) -> tuple[bool, int, int, str]:
+    """Make the sort key of a file: event files by name, which has the time of the start; others by their steps."""
+    if EVENT_FILE in file.source:
+        return (False, 0, 0, file.source)
+    return (True, int(file.steps[0]), -len(file.key), file.source)
+
+
+def _list_log_files(rows: Frame) -> Iterator[_LogFile]:
+    """List the files with any value of a step."""
+    rows = rows.filter(~rows.is_missing("step") & ~rows.is_missing("value"))
+    name = rows.group_by("name").number
+    count = int(name.max()) + 1 if len(rows) else 1
+    rows = rows.with_columns(number=name)
+    for of_file in rows.group_by("source").frames():
+        key = of_file.integers("step") * count + of_file.integers("number")
+        key, last = np.unique(key[::-1], return_index=True)
+        value = of_file.number("value")[::-1][last]
+        yield _LogFile(
+            of_file.values("source")[0], key, value, frozenset(np.unique(key % count).tolist()), np.unique(key // count)
+        )
+
+
+def _relate_to_group(members: Sequence[_LogFile], file: _LogFile) -> Relation:
+    """Relate a file to the parts of a run: a copy of any part, or a restart after the last."""
+    relations = [_relate_files(member, file) for member in members]
+    if "copy" in relations:
+        return "copy"
+    return relations[-1]
+
+
+def _relate_files(first: _LogFile, second: _LogFile) -> Relation:
+    """Relate two files, the one that starts first before the other."""
+    if not first.names & second.names:
+        return "unknown"
+    repeated = len(np.intersect1d(first.steps, second.steps, assume_unique=True))
+    is_partly = repeated <= MOST_REPEATED * min(len(first.steps), len(second.steps))
+    if not is_partly and _has_equal_values(first, second):
+        return "copy"
+    if EVENT_FILE in first.source and EVENT_FILE in second.source:
+        return "restart"
+    return "restart" if is_partly and second.steps[0] > first.steps[0] else "other run"
+
+
+def _has_equal_values(first: _LogFile, second: _LogFile) -> bool:
+    """Check whether two files have the same values in the same steps."""
+    _, of_first, of_second = np.intersect1d(first.key, second.key, assume_unique=True, return_indices=True)
+    is_equal = np.isclose(first.value[of_first], second.value[of_second], rtol=ROUNDING, atol=ROUNDING)
+    return len(is_equal) > 0 and float(is_equal.mean()) >= LEAST_EQUAL
+
+
+def join_log_parts(rows: Frame) -> tuple[str, Frame]:
+    """Join the files of one run's directory to its log: (the first file, the rows with parts numbered over all files).
+
+    Of several runs, the one with most values counts; of copies, the file with most values.
+    """
+    names: list[Any] = rows.distinct("source").values("source")
+    if len(names) == 1:
+        return names[0], rows
+    counts = {name: int(rows.equals("source", name).sum()) for name in names}
+    groups = group_log_files(rows)
+    group = max(groups, key=lambda group: sum(counts[part] for part in group.parts))
+    parts = group.parts
+    if len(parts) == 1:
+        parts = [max(group.sources, key=lambda name: counts[name])]
+    pieces, offset = [], 0
+    for name in parts:
+        piece = rows.filter(rows.equals("source", name))
+        part = piece.integers("part")
+        pieces.append(piece.with_columns(part=part + offset))
+        offset += int(part.max()) + 1
+    return parts[0], concat(pieces)
