@@ -12,7 +12,7 @@ from page_reading import Page
 import tracekit
 from tracekit.render import render
 from tracekit.render.plots.colors import HUES
-from tracekit.render.stage_inks import STAGE_INKS
+from tracekit.render.plots.stage_inks import STAGE_INKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LEVELS = (0, 95, 135, 175, 215, 255)

@@ -20,7 +20,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid
 from tracekit.render.options import RenderOptions
-from tracekit.render.stage_inks import assign_stage_inks
+from tracekit.render.plots.stage_inks import assign_stage_inks
 from tracekit.render.words import list_glossary_entries
 
 if TYPE_CHECKING:

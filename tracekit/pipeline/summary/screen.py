@@ -20,7 +20,6 @@ from tracekit.job.frames import (
     REPEATING,
     STEP_BOUNDS,
     StepWalls,
-    list_stage_ranges,
     make_label_headings,
     summarize_step_walls,
 )
@@ -119,10 +118,10 @@ def _list_run_ranks(measured: Measurements) -> str:
     if not ranks:
         return "ranks unknown"
     world = f" of {worlds[0]}" if len(worlds) == 1 else ""
-    return _format_numbers("rank", ranks, world)
+    return _phrase_numbers("rank", ranks, world)
 
 
-def _format_numbers(word: str, values: Sequence[int], suffix: str = "") -> str:
+def _phrase_numbers(word: str, values: Sequence[int], suffix: str = "") -> str:
     """Format numbers as `ranks 0–7 of 8`, or `64 ranks of 1000: 0, 15, 31 …` if there are too many ranges."""
     short = format_ranges(values, MAX_PIECES)
     if short.endswith("…"):
@@ -146,9 +145,9 @@ def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> 
     repeats = len(walls) and walls.is_in("origin", REPEATING).all()
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:
-        return f"{_format_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out, runs)})"
+        return f"{_phrase_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out, runs)})"
     if step_numbers:
-        return _format_numbers(word, step_numbers)
+        return _phrase_numbers(word, step_numbers)
     count = len(walls)
     return f"{count:,} {choose_plural(count, 'capture')} without a step number" if count else ""
 
@@ -401,16 +400,6 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     copies = shares["exposed_memcpy_ratio"], shares["exposed_memset_ratio"]
     shares["copy_ratio"] = None if None in copies else sum(copies)
     return [Metric(name, shares.get(name), "ratio", better, label=label) for name, label, better in _GPU_SHARES]
-
-
-def list_stage_order(measured: Measurements) -> tuple[str, ...]:
-    """List the stages of all steps in order of appearance; empty if the questions asked do not measure them."""
-    nothing: tuple[str, ...] = ()
-    return failed_questions.judge_if_asked(measured, _list_stages_by_start, nothing)
-
-
-def _list_stages_by_start(measured: Measurements) -> tuple[str, ...]:
-    return tuple(list_stage_ranges(measured).sort("ts_ns").distinct("canonical").values("canonical"))
 
 
 def make_stage_table(measured: Measurements) -> Sheet | None:
