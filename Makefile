@@ -17,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: page docs test-logs demo check check-all check-lowest lint prose types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
+.PHONY: page pictures docs test-logs demo check check-all check-lowest lint prose types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -60,6 +60,10 @@ test-slow: $(VENV)/.dev
 # The program of the HTML page: packages into build/, page.js and page.css from their sources, tests in node and Chromium.
 page:
 	cd tracekit/render/explorer/web && npm run --silent setup && npm run --silent build && npm test --silent && npm run --silent browser
+
+# The pictures of the page in docs/, of an example, taken in Chromium: after `make demo` and `make page`.
+pictures:
+	node tests/explorer/take_pictures.mjs docs/pictures
 
 # What only some tests need: verl, torch, Ray and nvtx in an environment of their own, and nsys where it can be had.
 # nvtx 0.2.12 and later records nothing under the nsys of Debian. verl asks for much that its profiler never imports.

@@ -134,7 +134,10 @@ PICTURES = {
     "idle-blame.svg": "idle-idle-blame.svg",
     "stages.svg": "steps-gantt-1.svg",
 }
-"""Every picture of docs/, and which of the report of examples/simulated_gpu it is."""
+"""Every drawn picture of docs/, and which of the report of examples/simulated_gpu it is."""
+
+PAGE_PICTURES = {"page-light.png": 1280, "page-dark.png": 1280, "page-phone.png": 390, "page-print.png": 1000}
+"""The pictures of its page, which `make pictures` takes, and how wide they are."""
 
 
 def words_of(picture):
@@ -143,7 +146,7 @@ def words_of(picture):
 
 
 def test_the_pictures_are_those_of_the_example(checkout):
-    assert {path.name for path in (DOCS / "pictures").iterdir()} == set(PICTURES)
+    assert {path.name for path in (DOCS / "pictures").iterdir()} == {*PICTURES, *PAGE_PICTURES}
     assert invoke("analyze", "examples/simulated_gpu", "-q", "--plots", "plots").exit_code == 0
     for name, drawn in PICTURES.items():
         fresh = Path("plots") / drawn
@@ -151,6 +154,33 @@ def test_the_pictures_are_those_of_the_example(checkout):
             (DOCS / "pictures" / name).write_bytes(fresh.read_bytes())
         assert len(words_of(fresh)) >= 8
         assert words_of(DOCS / "pictures" / name) == words_of(fresh), name
+
+
+def read_chunks(picture):
+    """The chunks of a PNG file as (kind, content)."""
+    at = 8
+    while at < len(picture):
+        size = int.from_bytes(picture[at : at + 4], "big")
+        yield picture[at + 4 : at + 8], picture[at + 8 : at + 8 + size]
+        at += size + 12
+
+
+def test_the_pictures_of_the_page_are_small_shown_and_of_the_example(checkout):
+    assert invoke("analyze", "examples/simulated_gpu", "-q", "-o", "report.html").exit_code == 0
+    answer = re.search(r"<h1>(.*?)</h1>", Path("report.html").read_text())[1]
+    shown = {
+        name
+        for text in PAGES.values()
+        for name in re.findall(r"!\[[^]]{20,}\]\((?:docs/)?pictures/(page-\w+\.png)\)", text)
+    }
+    assert shown == set(PAGE_PICTURES)
+    assert re.findall(r"!\[.*\]\((.*)\)", PAGES["README.md"])[0] == "docs/pictures/page-light.png"
+    for name, width in PAGE_PICTURES.items():
+        picture = (DOCS / "pictures" / name).read_bytes()
+        assert len(picture) <= 150_000, name
+        chunks = dict(read_chunks(picture))
+        assert int.from_bytes(chunks[b"IHDR"][:4], "big") == width, name
+        assert chunks[b"iTXt"].rpartition(b"\0")[2].decode() == answer, f"{name} is old: make pictures"
 
 
 OF_OTHERS = {

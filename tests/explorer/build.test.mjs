@@ -8,7 +8,7 @@ import { gzipSync } from "node:zlib";
 import { WEB } from "./load.mjs";
 
 /** The sizes reached, in bytes of gzip. They only go down; a feature that needs more replaces one, or says why in its commit. */
-const MOST_BYTES = { "page.js": 33_750, "comparison.js": 31_750, "page.css": 2_200 };
+const MOST_BYTES = { "page.js": 34_850, "comparison.js": 31_850, "page.css": 2_250 };
 
 const built = (folder, file) => readFileSync(path.join(folder, file), "utf8");
 

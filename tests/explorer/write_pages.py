@@ -91,6 +91,7 @@ INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "nsys": lambda folder: ["analyze", str(write_export(folder))],
     "snapshot": lambda _: ["analyze", str(EXAMPLES / "simulated_memory" / "leaking")],
     "log": lambda _: ["analyze", str(EXAMPLES / "run_log" / "metrics.jsonl")],
+    "validation": lambda _: ["analyze", str(ROOT / "tests/data/cases/rl_runs/04_validation_every_5/metrics.jsonl")],
     "sides": lambda folder: ["compare", *write_sides(folder)],
     "logs": lambda folder: ["compare", *write_logs(folder)],
     "snapshots": lambda _: ["compare", *(str(EXAMPLES / "simulated_memory" / name) for name in ("leaking", "fixed"))],

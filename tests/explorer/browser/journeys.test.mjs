@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { open, read, readFile, settle } from "./pages.mjs";
 import { prepareWritten, readTable } from "./written.mjs";
 
-prepareWritten("two", "many", "nsys", "snapshot", "comparison");
+prepareWritten("two", "many", "verl", "nsys", "snapshot", "log", "validation", "comparison");
 
 /** Does actions one after the other, at most so many. */
 async function act(page, most, ...actions) {
@@ -78,3 +78,98 @@ test("a kernel by name: 2 actions to one of its launches, its count in all", () 
     });
     assert.equal(landed, name);
   }));
+
+/** Stages in the table of the Time tab: name, and its share as text. */
+const listShares = (page) => page.$$eval("#panel-time table[aria-label='Time by stage'] tbody tr", (rows) => rows.map(({ cells }) => [cells[0].textContent, cells[cells.length - 1].textContent.replaceAll("\u00a0", " ")]));
+const formatShare = (share) => `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
+/** Drags on the time axis, between two shares of the width of the timeline. */
+async function brush(page, from, to) {
+  const box = await page.locator("#timeline").boundingBox();
+  const y = box.y + 40;
+  await page.mouse.move(box.x + 96 + from * (box.width - 97), y);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 96 + to * (box.width - 97), y, { steps: 6 });
+  await page.mouse.up();
+}
+
+test("the share of a stage in a brushed window: 1 action, equal to a brute force over all kernels", () =>
+  open("two.html", async (page) => {
+    await act(page, 2, () => brush(page, 0.4, 0.47));
+    const sums = await read(page, async () => {
+      const { data, state } = explorer;
+      const { kind, t0, t1 } = state.selection.scope;
+      if (kind !== "window") throw new Error(kind);
+      const sums = {};
+      for (const row of data.rows.keys()) {
+        await data.loadRow(row);
+        for (const { data: boxes } of data.rows[row].cells)
+          boxes.start.forEach((start, k) => {
+            const inside = Math.min(start + boxes.length[k], t1) - Math.max(start, t0);
+            const stage = boxes.stage[k] < 0 ? "outside any stage" : data.names[boxes.stage[k]];
+            if (inside > 0) sums[stage] = (sums[stage] ?? 0) + inside;
+          });
+      }
+      return sums;
+    });
+    const all = Object.values(sums).reduce((sum, ns) => sum + ns, 0);
+    assert.ok(Object.keys(sums).length >= 2 && all > 0, JSON.stringify(sums));
+    assert.deepEqual(
+      await listShares(page),
+      Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([stage, ns]) => [stage, formatShare(ns / all)]),
+    );
+  }));
+
+test("the share of a stage over all brushed steps: 1 action, equal to the JSON", () =>
+  open("two.html", async (page) => {
+    await act(page, 2, () => brush(page, 0, 1));
+    assert.equal(await read(page, "explorer.state.selection.scope.kind"), "steps");
+    const stages = readTable("two.json", "attribution", "launched_by_stage").filter(({ stage }) => !stage.startsWith("("));
+    assert.ok(stages.length >= 4);
+    const counted = await read(page, () => {
+      const sums = {};
+      for (const { stage, ns } of explorer.getCounts().work) sums[explorer.data.nameStage(stage)] = (sums[explorer.data.nameStage(stage)] ?? 0) + ns;
+      return sums;
+    });
+    for (const { stage, dur_ns: ns } of stages) assert.equal(counted[stage], ns, stage);
+    const all = Object.values(counted).reduce((sum, ns) => sum + ns, 0);
+    const shares = new Map(await listShares(page));
+    for (const { stage, dur_ns: ns } of stages) assert.equal(shares.get(stage), formatShare(ns / all));
+  }));
+
+test("who is late, of two ranks: 0 actions; of two roles: each rank has the waits of its own role, 1 action", async () => {
+  const sum = (rows) => rows.reduce((total, { each_ns: ns }) => total + ns, 0);
+  await open("two.html", async (page) => {
+    const waits = readTable("two.json", "stragglers", "waits");
+    const [first, last] = [0, 1].map((rank) => sum(waits.filter(({ late_rank: late }) => late === rank)));
+    assert.ok(last > 10 * first);
+    assert.ok((await page.textContent("h1")).replaceAll("\u00a0", " ").endsWith(`Rank 0 waits ${(last / 1e6).toFixed(2)} ms for rank 1.`));
+  });
+  await open("verl.html", async (page) => {
+    await act(page, 1, () => page.click("#tab-ranks"));
+    const waits = readTable("verl.json", "stragglers", "waits");
+    const rows = await page.$$eval("#panel-ranks tbody tr", (all) => all.map(({ cells }) => [cells[0].textContent, cells[2].textContent.replaceAll("\u00a0", " ")]));
+    assert.equal(rows.length, 4);
+    for (const [name, wait] of rows) {
+      const [, rank, role] = /^rank (\d) (.*)$/.exec(name);
+      const ns = sum(waits.filter((one) => one.role === role && one.late_rank === Number(rank)));
+      assert.equal(wait, `${Number((ns / 1e6).toPrecision(3))} ms`, name);
+    }
+    const names = await read(page, "explorer.data.rows.map((_, row) => explorer.data.labelRow(row))");
+    assert.equal(new Set(names).size, names.length);
+  });
+});
+
+for (const name of ["log", "validation"])
+  test(`the longest stage of ${name}: the answer and the Time tab say the same, 0 actions`, () =>
+    open(`${name}.html`, async (page) => {
+      const { rows } = JSON.parse(readFile(`${name}.json`)).overview;
+      const [[, step], [stage, ns, share]] = rows;
+      assert.ok(Math.abs(ns / step - share) < 1e-9);
+      const percent = `${Math.round(share * 100)} %`;
+      assert.ok((await page.textContent("h1")).replaceAll("\u00a0", " ").includes(`${percent} ${stage}`));
+      assert.ok((await page.textContent("#panel-time .answer")).replaceAll("\u00a0", " ").startsWith(`${stage} takes ${percent} of a step on average`));
+      const shares = await page.$$eval("#panel-time tbody tr", (all) => all.map(({ cells }) => [cells[0].textContent, cells[2].textContent.replaceAll("\u00a0", " ")]));
+      const known = new Map(rows.map(([name, , share]) => [name, formatShare(share)]));
+      assert.ok(shares.length >= 4);
+      for (const [name, shown] of shares) assert.equal(shown, known.get(name), name);
+    }));

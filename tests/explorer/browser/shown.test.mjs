@@ -68,9 +68,12 @@ function checkAnswer(ledger, text, report, file) {
   const overview = report.overview ? report.overview.rows.map((row) => Object.fromEntries(report.overview.headings.map(({ name }, k) => [name, row[k]]))) : [];
   const names = overview.flatMap(({ stage, where, how }) => [stage, where, how]);
   if (metrics.has("step_wall")) {
-    const values = [metrics.get("step_wall"), ...SHARES.filter((name) => metrics.get(name) != null).map((name) => metrics.get(name))];
-    const late = /wait .* for rank (\d+)/.exec(text.replaceAll("\u00a0", " "));
+    const values = [metrics.get("step_wall"), ...SHARES.filter((name) => metrics.get(name)).map((name) => metrics.get(name))];
+    const late = /waits? .* for rank (\d+)/.exec(text.replaceAll("\u00a0", " "));
     const waits = tableOf(file, "stragglers", "waits");
+    // Of two ranks, the other one is named, too.
+    const others = late ? tableOf(file, "stragglers", "ranks").map(({ rank }) => rank).filter((rank) => rank !== Number(late[1])) : [];
+    if (others.length === 1) values.push(others[0]);
     if (late) values.push(sum(waits.filter(({ late_rank }) => late_rank === Number(late[1])), ({ each_ns }) => each_ns), Number(late[1]));
     return ledger.numbers("answer", text, names, values);
   }

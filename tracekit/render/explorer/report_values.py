@@ -52,7 +52,7 @@ NO_RANKS = RankTable(frozenset(), {})
 
 @dataclass(frozen=True, slots=True)
 class RankDelays:
-    """Time per step, by rank: `late_ns` that others wait for it, `beyond_ns` that it is busy longer than the median rank."""
+    """Time per step, by rank: `late_ns` that others wait for it, `beyond_ns` that it works longer than the median rank."""
 
     late_ns: RankTable
     beyond_ns: RankTable

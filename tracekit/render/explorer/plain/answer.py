@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tracekit.model.report import Cell, Report
 from tracekit.model.units import format_quantity
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.report_values import SHARES, RankDelays, RankTable, get_overview_rows
+from tracekit.render.explorer.report_values import SHARES, RankDelays, RankKey, RankTable, get_overview_rows
 
 LEAST_DELAY = 0.01
 """Share of a step below which a late rank is not part of the answer."""
@@ -28,9 +28,7 @@ def write_answer(report: Report, delays: RankDelays) -> str:
     if report.answer:
         sentence = report.answer
     elif step_ns:
-        shares = [
-            f"{_format_answer_share(metrics[name])} {words}" for name, words in SHARES if metrics.get(name) is not None
-        ]
+        shares = [f"{_format_answer_share(metrics[name])} {words}" for name, words in SHARES if metrics.get(name)]
         sentence = _join_answer_parts(f"A step takes {format_quantity(step_ns, 'ns')}", shares)
         sentence = " ".join(filter(None, (sentence, _write_late_rank(delays, step_ns))))
     else:
@@ -50,24 +48,46 @@ def _join_answer_parts(begin: str, parts: list[str]) -> str:
 
 def _write_late_rank(delays: RankDelays, step_ns: float) -> str:
     """Write which of several ranks is the latest, if that costs a noticeable share of the step."""
-    late = _find_largest(delays.late_ns)
-    if late is not None and late[1] > LEAST_DELAY * step_ns:
-        return f"Other ranks wait {format_quantity(late[1], 'ns')} for {late[0]}."
-    beyond = _find_largest(delays.beyond_ns)
-    if beyond is not None and beyond[1] > LEAST_DELAY * step_ns:
-        return f"R{beyond[0][1:]} is busy {format_quantity(beyond[1], 'ns')} longer than the median rank."
+    late = _find_latest(delays.late_ns)
+    if late is not None and late.net_ns > LEAST_DELAY * step_ns:
+        waiting = f"Rank {late.others[0].rank} waits" if len(late.others) == 1 else "Other ranks wait"
+        return f"{waiting} {format_quantity(late.time_ns, 'ns')} for {late.name}."
+    busiest = _find_latest(delays.beyond_ns, fewest=2)
+    if busiest is not None and busiest.time_ns > LEAST_DELAY * step_ns:
+        return f"R{busiest.name[1:]} works {format_quantity(busiest.time_ns, 'ns')} longer than the median rank."
     return ""
 
 
-def _find_largest(table: RankTable) -> tuple[str, float] | None:
-    """Find the rank with the largest number among those that are compared with two or more: (its name, number)."""
-    sizes = Counter(key[:3] for key in table.values)
-    compared = [(key, value) for key, value in table.values.items() if sizes[key[:3]] > 2]
-    if not compared:
-        return None
-    key, value = max(compared, key=lambda pair: pair[1])
-    groups = ", ".join(str(label) for label in key[:3] if label is not None)
-    return f"rank {key.rank}" + (f" of {groups}" if groups else ""), value
+class LateRank(NamedTuple):
+    """A rank with the longest time, the others that it is compared with, and its time beyond that of an only other."""
+
+    name: str
+    time_ns: float
+    net_ns: float
+    others: list[RankKey]
+
+
+def _find_latest(table: RankTable, fewest: int = 1) -> LateRank | None:
+    """Find the rank with the longest time among those with at least so many others to compare with; None without such."""
+    groups: dict[tuple[Cell, ...], list[RankKey]] = {}
+    for key in table.values:
+        groups.setdefault(key[:3], []).append(key)
+    compared = []
+    for keys in groups.values():
+        if len(keys) > fewest:
+            key = max(keys, key=table.values.__getitem__)
+            others = [other for other in keys if other != key]
+            # Of two ranks, each waits for the other at times.
+            back_ns = table.values[others[0]] if len(others) == 1 else 0.0
+            time_ns = table.values[key]
+            compared.append(LateRank(_name_rank(key, table), time_ns, time_ns - back_ns, others))
+    return max(compared, key=lambda late: late.net_ns, default=None)
+
+
+def _name_rank(key: RankKey, table: RankTable) -> str:
+    """Name a rank, with its run, role and replica where the table has several."""
+    names = [str(label) for at, label in enumerate(key[:3]) if len({other[at] for other in table.values}) > 1]
+    return f"rank {key.rank}" + (f" of {', '.join(names)}" if names else "")
 
 
 def _write_logged_step(report: Report) -> str:

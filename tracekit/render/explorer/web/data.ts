@@ -264,9 +264,10 @@ export function lowerBound(values: ArrayLike<number>, x: number): number {
   return low;
 }
 
-/** Median of numbers (the upper one of two); 0 of none. */
+/** Median of numbers; 0 of none. */
 export function median(values: number[]): number {
-  return values.slice().sort((a, b) => a - b)[values.length >> 1] ?? 0;
+  const sorted = values.slice().sort((a, b) => a - b);
+  return sorted.length ? (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2 : 0;
 }
 
 /** Decodes the kernels of all cells of a row, one chunk after the other. */
@@ -516,6 +517,17 @@ export class Data {
     const facts = [this.nameSide(row), ...(new Set(twins.map(({ run }) => run)).size > 1 ? [it.run] : [])];
     return (twins.length > 1 ? [...facts, this.nameInSide(row)] : facts).join(" · ");
   }
+  /** Name of a row where room is short: of a thread, its rank and role, and its number unless it alone runs ops. */
+  labelRow(row: number): string {
+    const { rows } = this.head;
+    const it = rows[row];
+    if (COMPARISON || it.kind !== "thread") return this.nameRow(row);
+    const twins = rows.map((_, i) => i).filter((i) => rows[i].rank === it.rank && rows[i].run === it.run && rows[i].role === it.role && (it.rank !== null || rows[i].process === it.process));
+    const isOnly = this.hasCompute(row) && twins.filter((i) => this.hasCompute(i)).length === 1;
+    const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
+    const role = it.role && rows.some((other) => other.rank === it.rank && other.run === it.run && other.role !== it.role) ? ` ${it.role}` : "";
+    return `${name}${role}${isOnly ? "" : ` · ${/^thread (\d+)/.exec(String(it.thread))?.[1] ?? it.thread}`}`;
+  }
   /** Name of the side of a comparison that a row is of. */
   nameSide(row: number): string {
     return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
@@ -551,12 +563,16 @@ export class Data {
     return !this.hasCompute(row) ? 0 : this.head.rows[row].beyond ?? (this.beyondMedian ??= this.measureBeyond())[row];
   }
 
-  /** Worst step of each row beyond the median row, by compute. */
+  /** Worst step of each row beyond the median row of its role, by compute. */
   private measureBeyond(): Float64Array {
-    const byNumber = new Map<number, number[]>();
-    for (const { number, compute } of this.steps) if (number !== null) byNumber.set(number, [...(byNumber.get(number) ?? []), compute]);
-    const middle = new Map([...byNumber].map(([number, values]) => [number, median(values)]));
-    return Float64Array.from(this.rows, ({ steps }) => steps.reduce((most, s) => Math.max(most, s.counted ? s.compute - (middle.get(s.number ?? -1) ?? s.compute) : 0), 0));
+    const byNumber = new Map<string, number[]>();
+    const getKey = (row: number, number: number): string => `${number},${this.head.rows[row].role}`;
+    this.rows.forEach(({ steps }, row) => {
+      if (!this.hasCompute(row)) return;
+      for (const { number, compute } of steps) if (number !== null) byNumber.set(getKey(row, number), [...(byNumber.get(getKey(row, number)) ?? []), compute]);
+    });
+    const middle = new Map([...byNumber].map(([key, values]) => [key, median(values)]));
+    return Float64Array.from(this.rows, ({ steps }, row) => steps.reduce((most, s) => Math.max(most, s.counted ? s.compute - (middle.get(getKey(row, s.number ?? -1)) ?? s.compute) : 0), 0));
   }
 
   getLateness(row: number): number {

@@ -116,7 +116,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
     if (COMPARISON) writeText(g, data.nameSide(rows[0]), 2, y + 6, view.left - 4);
-    else writeText(g, data.nameRow(state.focus), 2, 8.5, view.left - 4);
+    else writeText(g, data.labelRow(state.focus), 2, 8.5, view.left - 4);
     setFont(g, 10.5);
     g.fillStyle = ink.quiet;
     const all = (COMPARISON ? listSide(data, state.rows, data.head.rows[rows[0]].side) : state.rows).length;
@@ -134,7 +134,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
       const share = data.getBeyond(row) / most;
       if (share > 0.02) g.fillRect(view.left - 6 - share * room, top + i * h, share * room, Math.max(1, h - 0.5));
     });
-    const name = (row: number): string => (COMPARISON ? nameInHeat(data, row) : data.nameRow(row));
+    const name = (row: number): string => (COMPARISON ? nameInHeat(data, row) : data.labelRow(row));
     const shorten = (row: number): string => (view.left > 70 ? name(row) : name(row).replace("rank ", ""));
     const at = rows.findIndex((row) => (COMPARISON ? state.pair?.includes(row) : row === state.focus));
     if (at >= 0) {
@@ -153,7 +153,7 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     }
     setFont(g, 10);
     g.fillStyle = ink.quiet;
-    const every = Math.ceil(14 / h) * (rows.length > 20 ? 2 : 1);
+    const every = Math.ceil((rows.length > 20 ? 28 : 12) / h);
     rows.forEach((row, i) => {
       if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, view.left - 38);
     });

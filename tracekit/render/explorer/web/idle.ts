@@ -8,9 +8,11 @@ import { type Column, countGaps, hasStep, listWindows, make, makeTable } from ".
 import { getCauseColor, getStageColor, isStage } from "./theme";
 
 const MOST_GAPS = 300;
+/** Names a gap without a host call by what runs around it. */
+const shortenCall = (call: string): string => call.replace(/^\(nothing recorded, (.*)\)$/, "$1");
 
 export function makeIdleTime(page: Page) {
-  const { data, head, timeline, hasDevices, getScope, getRows } = page;
+  const { data, head, timeline, noun, hasDevices, getScope, getRows } = page;
 
   function goToGap(gap: number): void {
     const { row, start, length } = data.gaps!;
@@ -18,9 +20,10 @@ export function makeIdleTime(page: Page) {
     timeline.say(`${data.nameRow(row[gap])} · ${timeline.describeGap(gap)}`);
   }
   const isAfterLast = (segment: number): boolean => head.causes[data.gaps!.cause[segment]][0] === "after_last";
-  function listGaps(visit: (segment: number, ns: number) => void): ReturnType<typeof countGaps> {
+  function listGaps(visit: (segment: number, ns: number) => void, visitLast: (ns: number) => void = () => undefined): ReturnType<typeof countGaps> {
     const inside = countGaps(data, getScope(), getRows(), (segment, ns) => {
-      if (!isAfterLast(segment)) visit(segment, ns);
+      if (isAfterLast(segment)) visitLast(ns);
+      else visit(segment, ns);
     });
     return inside.filter(({ gap }) => !isAfterLast(data.gaps!.main[gap])).sort((a, b) => b.ns - a.ns);
   }
@@ -48,10 +51,14 @@ export function makeIdleTime(page: Page) {
     const byCause = new Map<string, number>();
     const byPath = new Map<number, number>();
     const { length } = head.causes;
-    const gaps = listGaps((segment, ns) => {
-      const key = (data.gaps!.path[segment] + 1) * length + data.gaps!.cause[segment];
-      byPath.set(key, (byPath.get(key) ?? 0) + ns);
-    });
+    let after = 0;
+    const gaps = listGaps(
+      (segment, ns) => {
+        const key = (data.gaps!.path[segment] + 1) * length + data.gaps!.cause[segment];
+        byPath.set(key, (byPath.get(key) ?? 0) + ns);
+      },
+      (ns) => (after += ns),
+    );
     let named = 0;
     const paths = [...byPath].map(([key, ns]): [string[], number] => {
       const cause = head.causes[key % length][1];
@@ -62,11 +69,12 @@ export function makeIdleTime(page: Page) {
     const { all, idle } = measureScope();
     const total = idle ?? named;
     const [top] = [...byCause].sort((a, b) => b[1] - a[1]);
-    const subject = hasDevices ? "GPUs are" : "The main threads are";
-    const answer = top ? `${subject} idle ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap is recorded here.";
+    const subject = hasDevices ? "GPUs are idle" : "The main threads are idle (in no op, or waiting in one)";
+    const answer = top ? `${subject} ${formatShare(all ? total / all : 0)} of the time (${formatTime(total)} in ${formatCount(gaps.length)} gaps). Main cause: ${top[0]}, ${formatShare(top[1] / (named || 1))}.` : "No idle gap is recorded here.";
     const [dropped, droppedNs] = head.dropped_gaps;
-    const rest = total - named > 0.005 * total ? ` ${formatShare(named / total)} of the idle time is in these gaps.` : "";
-    const note = (dropped ? `Without ${formatCount(dropped)} gaps of at most ${formatTime(head.floor)} (${formatTime(droppedNs)} in total).` : "All gaps, by the call of the launching thread.") + rest;
+    const last = after > 0.005 * total ? ` Another ${formatTime(after)} is after the last ${noun} of the recording.` : "";
+    const rest = total - named - after > 0.005 * total ? ` ${formatShare((named + after) / total)} of the idle time is in these gaps.` : "";
+    const note = (dropped ? `Without ${formatCount(dropped)} gaps of at most ${formatTime(head.floor)} (${formatTime(droppedNs)} in total).` : "All gaps, by the call of the launching thread.") + last + rest;
     const causeKeys = new Map(head.causes.map(([key, title]) => [`‹${title}›`, key]));
     const color = ({ name }: Node): string | undefined => (causeKeys.has(name) ? getCauseColor(causeKeys.get(name)!) : isStage(name) ? getStageColor(name) : undefined);
     if (!gaps.length) return [make("p", "answer", answer), makeStageTable()];
@@ -84,8 +92,8 @@ export function makeIdleTime(page: Page) {
     const columns: Column<{ gap: number; ns: number }>[] = [
       { title: "idle", get: ({ ns }) => ns, show: (v) => formatTime(v, 4), bar: ({ gap }) => getCauseColor(head.causes[cause[main[gap]]][0]) },
       { title: "main cause", get: ({ gap }) => head.causes[cause[main[gap]]][1] },
-      { title: "host call", get: ({ gap }) => data.describePath(path[main[gap]]).at(-1) ?? "nothing recorded", full: ({ gap }) => data.describePath(path[main[gap]]).join(" › ") },
-      { title: hasDevices ? "rank" : "row", get: ({ gap }) => data.nameRow(row[gap]) },
+      { title: "host call", rest: true, get: ({ gap }) => shortenCall(data.describePath(path[main[gap]]).at(-1) ?? "nothing recorded"), full: ({ gap }) => data.describePath(path[main[gap]]).join(" › ") },
+      { title: hasDevices ? "rank" : "row", get: ({ gap }) => data.labelRow(row[gap]), full: ({ gap }) => data.nameRow(row[gap]) },
     ];
     return makeSection("Longest idle gaps", makeTable(columns, gaps.slice(0, MOST_GAPS), { name: "Longest idle gaps", by: 0, limit: 8, csv: true, pick: ({ gap }) => goToGap(gap) }));
   }

@@ -59,7 +59,7 @@ export function makeIssues(page: Page, chooseRows: (run: string, role: string) =
     const last = steps[steps.length - 1];
     const path = [recorded, ...(steps.length > 5 ? steps.slice(0, 4) : steps)].map((ns) => formatTime(ns));
     if (steps.length > 5) path.push("…", formatTime(last));
-    return `With ${steps.length === 2 ? "both" : `all ${steps.length}`} fixes, a step takes ${path.join(" → ")} (−${formatShare(1 - last / recorded)}), predicted by replay.`;
+    return `With ${steps.length === 2 ? "both" : `all ${steps.length}`} fixes, the replayed step takes ${path.join(" → ")} (−${formatShare(1 - last / recorded)}), predicted by replay.`;
   }
   function drawIssues(): void {
     const list = make("ol", "issues");
@@ -69,7 +69,7 @@ export function makeIssues(page: Page, chooseRows: (run: string, role: string) =
     });
     const title = make("h2", "", "Top issues ");
     title.id = "issues-title";
-    if (head.findings.some((finding) => finding.saving)) title.append(make("span", "quiet", "predicted saving per step"));
+    if (head.findings.some((finding) => finding.saving)) title.append(make("span", "quiet", "predicted saving per step, each fix alone"));
     const box = find("issues");
     box.replaceChildren(title, list);
     if (!head.findings.length) list.replaceWith(make("p", "quiet", "No issue was found."));

@@ -39,7 +39,7 @@ export function makeKernels(page: Page) {
       );
     };
     if (state.rows.length > 1)
-      add(page.onlyRow === null ? `only ${data.nameRow(state.focus)}` : "all rows", () => {
+      add(page.onlyRow === null ? `only ${data.labelRow(state.focus)}` : "all rows", () => {
         page.onlyRow = page.onlyRow === null ? state.focus : null;
       });
     if (state.selection) add("clear selection", timeline.clear);
@@ -61,7 +61,7 @@ export function makeKernels(page: Page) {
     const kinds = new Map(page.counts.work.map((w) => [nameWork(w.name), w.kind]));
     const color = (node: Node): string => (node.depth === 1 ? getStageColor(node.name) : node.children.size ? getCallColor(node.name) : soften(getKindColor(kinds.get(node.name) ?? 0), isDark() ? 0.55 : 0.42));
     const paths = page.counts.work.map((w): [string[], number] => [[data.nameStage(w.stage), ...data.describePath(w.path), nameWork(w.name)], w.ns]);
-    const note = `${capitalize(describeScope())}, ${describeExactness()}. Durations are summed: overlapping work counts twice.`;
+    const note = `${capitalize(describeScope())}, ${describeExactness()}. Durations are summed: overlapping work counts twice. ${head.plan ? "A share is not what a fix saves: see top issues for that." : ""}`.trim();
     const columns: Column<Work>[] = [
       nameColumn,
       { title: "stage", get: (w) => data.nameStage(w.stage), chip: (w) => getStageColor(data.nameStage(w.stage)) },

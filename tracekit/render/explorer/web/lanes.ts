@@ -377,14 +377,14 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
       if (place !== named) writeText(g, nameLane(place), left, middle + 0.5, view.left - left - 2);
     }
     for (const { lane, part, y, h } of list)
-      if (lane === "kind" && view.left > 70) {
+      if (lane === "kind" && view.left > 70 && !(named?.y === y)) {
         g.fillStyle = getKindColor(part);
         g.fillRect(2, y + h / 2 - 4, 8, 8);
       }
     if (COMPARISON && named) drawSteps(g, view, row, named.y);
     setFont(g, 11, 600);
     g.fillStyle = ink.ink;
-    if (named) writeText(g, COMPARISON ? data.nameSide(row) : data.nameRow(row), 2, named.y + named.h / 2, view.left - 4);
+    if (named) writeText(g, COMPARISON ? data.nameSide(row) : data.labelRow(row), 2, named.y + named.h / 2, view.left - 4);
     setFont(g, 11);
   }
 

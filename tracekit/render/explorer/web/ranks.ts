@@ -15,7 +15,7 @@ const MEASURES: [title: string, get: (step: Step) => number][] = [
 ];
 
 export function makeRanks(page: Page): () => Parts {
-  const { data, head, state, timeline, hasDevices, getScope } = page;
+  const { data, head, state, timeline, getScope } = page;
 
   function makeRankTab(): Parts {
     const rows = state.rows.filter((row) => data.hasCompute(row));
@@ -23,8 +23,14 @@ export function makeRanks(page: Page): () => Parts {
     const [first] = worst;
     const late = head.rows[first]?.late;
     const beyond = first === undefined ? 0 : data.getBeyond(first);
-    const facts = [beyond > 0 && `${data.nameRow(first)} works ${formatTime(beyond)} per step longer than the median`, late && `the others wait ${formatTime(late)} per step for ${beyond > 0 ? "it" : data.nameRow(first)}`].filter(Boolean);
-    const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : facts.length ? `${capitalize(facts.join("; "))}.` : "No rank works longer than the median.";
+    const others = rows.filter((row) => row !== first && head.rows[row].role === head.rows[first].role && head.rows[row].run === head.rows[first].run);
+    const name = first === undefined ? "" : data.labelRow(first);
+    const other = others.length === 1 ? data.labelRow(others[0]) : "";
+    const facts = [beyond > 0 && `${name} works ${formatTime(beyond)} per step longer than ${other || "the median of the others"}`, late && `${other ? `${other} waits` : "the others wait"} ${formatTime(late)} per step for ${beyond > 0 ? "it" : name}`];
+    const back = other ? head.rows[others[0]].late : null;
+    if (late && back) facts.push(`it waits ${formatTime(back)} for ${other}`);
+    const said = facts.filter(Boolean);
+    const answer = rows.length < 2 ? "Only one rank was recorded; there is nothing to compare." : said.length ? `${capitalize(said.join("; "))}.` : "No rank works longer than the median of the others.";
     let measure = 0;
     const canvas = make("canvas", "heat");
     canvas.setAttribute("role", "img");
@@ -44,13 +50,13 @@ export function makeRanks(page: Page): () => Parts {
       return steps.reduce((sum, step) => sum + get(step), 0) / Math.max(1, steps.length);
     };
     const columns: Column<number>[] = [
-      { title: hasDevices ? "rank" : "row", get: (row) => data.nameRow(row) },
+      { title: "rank", get: (row) => data.labelRow(row), full: (row) => data.nameRow(row) },
       { title: "host", get: (row) => head.rows[row].host ?? "–" },
       { title: "others wait", get: (row) => head.rows[row].late ?? 0, show: (v) => (v ? formatTime(v) : "–"), bar: () => ink.pin },
-      { title: "above median", get: (row) => data.getBeyond(row), show: (v) => formatTime(v) },
+      { title: "own work above median", get: (row) => data.getBeyond(row), show: (v) => formatTime(v).replace("-", "−") },
       ...[["step", MEASURES[1][1]] as const, ...MEASURES.filter((_, i) => i !== 1), ["copies", (step: Step) => step.copies] as const].map(([title, get]): Column<number> => ({ title, get: (row) => average(row, get), show: (v) => formatTime(v, 4) })),
     ];
-    const note = `Means per step, ${scope.kind === "steps" ? describeNumbers(scope.numbers) : "all steps"}.`;
+    const note = `Means per step, ${scope.kind === "steps" ? describeNumbers(scope.numbers) : "all steps"}. Own work is a rank's time without its waits for others.`;
     const pick = (row: number): void => {
       state.focus = row;
       timeline.redraw();
@@ -61,14 +67,20 @@ export function makeRanks(page: Page): () => Parts {
   /** Draws rank by step: red above the median of the step, blue below. */
   function makeHeatMap(canvas: HTMLCanvasElement, all: number[], getMeasure: () => number): () => void {
     const rows = all.slice(0, MOST_HEAT_ROWS);
-    const compared = all.flatMap((row) => data.rows[row].steps);
-    const numbers = [...new Set(compared.map((step) => step.number))].filter((n): n is number => n !== null).sort((a, b) => a - b);
+    const getRole = (row: number): string => head.rows[row].role ?? "";
+    const numbers = [...new Set(all.flatMap((row) => data.rows[row].steps.map((step) => step.number)))].filter((n): n is number => n !== null).sort((a, b) => a - b);
     const steps = new Map(rows.flatMap((row) => data.rows[row].steps.map((step): [string, Step] => [`${row},${step.number}`, step])));
     const height = rows.length > 32 ? 6 : rows.length > 8 ? 12 : 22;
-    const left = 96;
+    let left = 96;
     let wide = 1;
-    let middles: number[] = [];
+    /** Medians of the ranks of a role, by step: other roles do other work. */
+    let middles = new Map<string, number[]>();
     const getColor = (share: number): string => soften(share > 0 ? "#d55e00" : "#0072b2", Math.min(1, Math.abs(share)));
+    function measureMiddles(of: number[], get: (step: Step) => number): number[] {
+      const values = new Map(numbers.map((number): [number, number[]] => [number, []]));
+      for (const row of of) for (const step of data.rows[row].steps) if (step.number !== null) values.get(step.number)!.push(get(step));
+      return numbers.map((number) => median(values.get(number)!));
+    }
     function drawScale(g: CanvasRenderingContext2D, x: number, most: number): void {
       for (let i = -20; i <= 20; i++) {
         g.fillStyle = getColor(i / 20);
@@ -80,11 +92,14 @@ export function makeRanks(page: Page): () => Parts {
     function draw(): void {
       const [, get] = MEASURES[getMeasure()];
       const { g, width } = prepareCanvas(canvas, 22 + rows.length * height);
+      setFont(g, 10);
+      left = Math.min(240, rows.reduce((most, row) => Math.max(most, Math.ceil(g.measureText(data.labelRow(row)).width) + 10), 96));
+      setFont(g, 11);
       wide = Math.min(150, (width - left) / Math.max(1, numbers.length));
-      middles = numbers.map((number) => median(compared.filter((step) => step.number === number).map(get)));
+      middles = new Map([...new Set(all.map(getRole))].map((role) => [role, measureMiddles(all.filter((row) => getRole(row) === role), get)]));
       const far = (row: number, i: number): number | null => {
         const step = steps.get(`${row},${numbers[i]}`);
-        return step ? get(step) / (middles[i] || 1) - 1 : null;
+        return step ? get(step) / (middles.get(getRole(row))![i] || 1) - 1 : null;
       };
       let most = 0.02;
       for (const row of rows) numbers.forEach((_, i) => (most = Math.max(most, Math.min(5, Math.abs(far(row, i) ?? 0)))));
@@ -101,7 +116,7 @@ export function makeRanks(page: Page): () => Parts {
       });
       setFont(g, 10);
       g.fillStyle = ink.quiet;
-      rows.forEach((row, k) => k % Math.ceil(12 / height) === 0 && writeText(g, data.nameRow(row), 2, 20 + k * height + Math.max(height / 2, 5), left - 4));
+      rows.forEach((row, k) => k % Math.ceil(12 / height) === 0 && writeText(g, data.labelRow(row), 2, 20 + k * height + Math.max(height / 2, 5), left - 4));
       const x = left + numbers.length * wide + 16;
       if (width - x > 140) drawScale(g, x, most);
     }
@@ -114,7 +129,7 @@ export function makeRanks(page: Page): () => Parts {
     canvas.onpointermove = (event) => {
       const at = findStep(event);
       const [title, get] = MEASURES[getMeasure()];
-      showTip(canvas, event.offsetX, event.offsetY, at ? `${data.nameRow(at.row)}, step ${numbers[at.i]}: ${title} ${formatTime(get(at.step), 4)}, median ${formatTime(middles[at.i], 4)}` : undefined);
+      showTip(canvas, event.offsetX, event.offsetY, at ? `${data.labelRow(at.row)}, step ${numbers[at.i]}: ${title} ${formatTime(get(at.step), 4)}, median ${formatTime(middles.get(getRole(at.row))![at.i], 4)}` : undefined);
     };
     canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
     canvas.onclick = (event) => {

@@ -26,7 +26,9 @@ export async function makeMemoryTab(data: Data, rebuild: () => void): Promise<Pa
   for (const i of listLive(pieces, stairs.peakTime)) held.set(pieces.site[i], (held.get(pieces.site[i]) ?? 0) + pieces.size[i]);
   const before = held.get(BEFORE);
   const [top] = [...held].filter(([site]) => site !== BEFORE).sort((a, b) => b[1] - a[1]);
-  const answer = `${formatBytes(stairs.peak)} are in use at the peak${top ? `. Largest site: ${top[0]}, ${formatBytes(top[1])}` : ""}${before ? `; ${formatBytes(before)} were allocated before the history` : ""}.`;
+  const { rank } = memories[snapshot];
+  const where = memories.length > 1 && rank !== null ? ` of rank ${rank}` : "";
+  const answer = `${formatBytes(stairs.peak)} are in use at the peak${where}${top ? `. Largest site: ${top[0]}, ${formatBytes(top[1])}` : ""}${before ? `; ${formatBytes(before)} were allocated before the history` : ""}.`;
   const moment = make("div");
   const showMoment = (time: number): void => moment.replaceChildren(...makeMoment(data, memories[snapshot], pieces, stairs, time));
   const bands = makeBands(stairs, memories[snapshot], showMoment);

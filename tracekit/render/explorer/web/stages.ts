@@ -76,7 +76,7 @@ export function makeStages(page: Page) {
         { title: "per step", get: ([, ns]) => ns, show: (v) => formatTime(v), bar: ([name]) => color(name) },
         { title: "share", get: ([, , share]) => share, show: formatShare },
         ...(hours ? [{ title: "GPU-hours", get: ([, , , h]: Row) => h ?? 0, show: (v: number, [, , , h]: Row) => (h === null ? "–" : v.toFixed(2)) }] : []),
-        { title: "", get: ([, , , , how]) => how },
+        { title: "note", get: ([, , , , how]) => how },
       ];
       const table = makeTable(columns, overview.rows, { name: "Stages of the step", by: -1, limit: FIRST_STAGES, note: overview.caption, csv: true, pick: ([name]) => page.search(name) });
       find("top").replaceChildren(title, table);
@@ -88,15 +88,19 @@ export function makeStages(page: Page) {
   }
   function makeStageTimes({ lines, steps, ns }: StageTimes, name: string): HTMLElement {
     const text = (line: StageTime): string => data.names[line.name];
+    const list = state.selection ? undefined : getReported();
+    const reported = list && new Map(list.map(([stage, mean, share]) => [stage, { mean, share }]));
+    const getMean = (line: StageTime): number => (reported ? reported.get(text(line))?.mean ?? 0 : line.ns / Math.max(1, steps));
+    const getShare = (line: StageTime): number => (reported ? reported.get(text(line))?.share ?? 0 : line.ns / (ns || 1));
     const columns: Column<StageTime>[] = [
       { title: "stage", get: text, chip: (line) => color(text(line)) },
-      { title: "per step", get: (line) => line.ns / Math.max(1, steps), show: (v) => formatTime(v), bar: (line) => color(text(line)) },
-      { title: "share", get: (line) => line.ns / (ns || 1), show: formatShare },
+      { title: "per step", get: getMean, show: (v) => formatTime(v), bar: (line) => color(text(line)) },
+      { title: "share", get: getShare, show: formatShare },
       { title: "steps", get: (line) => line.steps, show: formatCount },
       { title: "longest", get: (line) => line.most, show: (v, line) => `${formatTime(v)}${line.longest === null ? "" : ` in step ${line.longest}`}` },
     ];
-    const beyond = lines.reduce((sum, line) => sum + line.ns, 0) > ns ? " Shares are of the steps' own length; a stage outside it makes their sum exceed 100\u00a0%." : "";
-    const note = `Exact, of the log: ${formatCount(steps)} ${steps === 1 ? "step" : "steps"}, ${formatTime(ns, 4)}.${beyond}`;
+    const beyond = lines.reduce((sum, line) => sum + line.ns, 0) > ns ? " Shares are of the steps' own timers; a stage between steps is in none, so the sum exceeds 100\u00a0%." : "";
+    const note = reported ? `${head.overview!.caption} The last two columns are of all steps. Select steps to count only those, by their own timers.` : `Exact, of the log: ${formatCount(steps)} ${steps === 1 ? "step" : "steps"}, ${formatTime(ns, 4)}.${beyond}`;
     return makeTable(columns, lines, { name, by: 1, limit: 12, csv: true, note, pick: (line) => page.search(text(line)) });
   }
 
@@ -108,12 +112,24 @@ export function makeStages(page: Page) {
     if (!top || !steps.length) return [make("p", "answer", "The log has no timed stage here.")];
     const longest = steps.reduce((most, one) => (one.step.end - one.step.start > most.step.end - most.step.start ? one : most)).step;
     const where = longest.number === null ? "" : `, step ${longest.number}`;
-    const answer = `${data.names[top.name]} takes ${formatShare(top.ns / (times.ns || 1))} of ${times.steps === 1 ? "the step" : `${formatCount(times.steps)} steps`}. The longest step of the log takes ${formatTime(longest.end - longest.start, 4)}${where}.`;
+    const answer = `${describeTop(times)} The longest step of the log takes ${formatTime(longest.end - longest.start, 4)} by its own timer${where}.`;
     const canvas = make("canvas", "stages");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", "Stages of each step, one bar per step; the table below has their times.");
     drawChart(canvas, steps);
     return [make("p", "answer", answer), make("h3", "", "Stages by step"), canvas, makeStageTimes(times, "Stages")];
+  }
+  /** The longest stage: without a selection by the table of the report, so that it says the same as the answer of the page. */
+  function describeTop(times: StageTimes): string {
+    const reported = state.selection ? undefined : getReported()?.[0];
+    if (reported) return `${reported[0]} takes ${formatShare(reported[2])} of a step on average, ${formatTime(reported[1])}.`;
+    const [top] = times.lines;
+    return `${data.names[top.name]} takes ${formatShare(top.ns / (times.ns || 1))} of ${times.steps === 1 ? "the step" : `${formatCount(times.steps)} steps`}.`;
+  }
+  /** Stages of the report with their mean and share of the wall time, longest first. */
+  function getReported(): NonNullable<typeof head.overview>["rows"] | undefined {
+    const known = new Set(data.ranges.map((range) => data.names[range.name]));
+    return head.overview?.rows.filter(([name]) => known.has(name));
   }
   /** One bar per step, as high as the step is long; stages from the bottom in the order of the log, the rest is in no timer. */
   function drawChart(canvas: HTMLCanvasElement, steps: { row: number; step: Step }[]): void {

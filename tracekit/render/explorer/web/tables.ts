@@ -204,6 +204,8 @@ export interface Column<T> {
   /** Formats a number; columns with it are aligned to the right. */
   show?: (value: number, row: T) => string;
   full?: (row: T) => string;
+  /** Takes the room that the other columns leave, and is cut first. */
+  rest?: boolean;
   chip?: (row: T) => string;
   /** Draws a bar in the color that it returns. */
   bar?: (row: T) => string;
@@ -242,6 +244,7 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
   const makeCell = (column: Column<T>, row: T): HTMLTableCellElement => {
     const value = column.get(row);
     const cell = make("td", column.show || column.text ? "n" : "", column.show ? column.show(Number(value), row) : String(value));
+    if (column.rest) cell.className = "rest";
     if (column.full) cell.title = column.full(row);
     if (column.chip) cell.prepend(makeChip(column.chip(row)));
     if (column.bar) {

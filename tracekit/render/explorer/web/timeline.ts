@@ -141,6 +141,14 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   }
 
   // Drawing
+  /** Room for the names at the left; beside thin rows, also for the bars of their own work. */
+  function measureGutter(g: CanvasRenderingContext2D, thin: boolean): number {
+    if (COMPARISON || !thin) return 96;
+    setFont(g, 10.5, 600);
+    const longest = state.rows.reduce((most, row) => Math.max(most, g.measureText(data.labelRow(row)).width), 0);
+    setFont(g, 11);
+    return Math.min(210, Math.max(96, Math.ceil(longest) + 42));
+  }
   function drawAxis(g: CanvasRenderingContext2D): void {
     const least = (state.e - state.t) / Math.max(3, (width - gutter) / 110);
     const unit = 10 ** Math.floor(Math.log10(least));
@@ -151,7 +159,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       g.fillStyle = ink.line;
       g.fillRect(x, getTop() - 14, 1, height);
       g.fillStyle = ink.quiet;
-      if (!state.alignment) writeText(g, formatTime(i * tick, 6), x + 4, getTop() - 9, 90);
+      if (!state.alignment) writeText(g, i ? formatTime(i * tick, 6) : "0", x + 4, getTop() - 9, 90);
     }
   }
   const findPlace = (row: number): Place | undefined => places.find((place) => place.row === row);
@@ -275,9 +283,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       return list;
     });
     height = y + count * h + heats.length * 18;
-    gutter = canvas.clientWidth < 600 ? 58 : 96;
     const surface = prepareCanvas(canvas, height);
     const { g } = surface;
+    gutter = canvas.clientWidth < 600 ? 58 : measureGutter(g, count > 0);
     width = surface.width;
     drawAxis(g);
     if (!COMPARISON) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
