@@ -8,7 +8,7 @@ import { gzipSync } from "node:zlib";
 import { WEB } from "./load.mjs";
 
 /** The sizes reached, in bytes of gzip. They only go down; a feature that needs more replaces one, or says why in its commit. */
-const MOST_BYTES = { "page.js": 33_750, "comparison.js": 28_250, "page.css": 2_200 };
+const MOST_BYTES = { "page.js": 33_750, "comparison.js": 31_750, "page.css": 2_200 };
 
 const built = (folder, file) => readFileSync(path.join(folder, file), "utf8");
 
@@ -36,7 +36,7 @@ test("the programs and the style are no larger than the size reached", (context)
 test("each program leaves out what only the other kind of page needs", () => {
   const [page, comparison] = ["page.js", "comparison.js"].map((file) => built(path.resolve(WEB, ".."), file));
   for (const text of ["Where the change", "align stages"]) assert.deepEqual([page.includes(text), comparison.includes(text)], [false, true], text);
-  for (const text of ["Top issues", "Heat map", "Memory in use", "Stages of the step", "slowest first"]) assert.deepEqual([page.includes(text), comparison.includes(text)], [true, false], text);
+  for (const text of ["Top issues", "Heat map", "Memory in use", "Stages of the step"]) assert.deepEqual([page.includes(text), comparison.includes(text)], [true, false], text);
 });
 
 test("names reach the page as text only", () => {

@@ -183,6 +183,10 @@ function describeChange(hostile, perStep) {
   const part = (stage, path, base, difference) => ({ stage: stage && stage + hostile, path: path.map((text) => text + hostile), base, opt: base + difference, difference, low: difference - 1_000 * US, high: difference + 1_000 * US });
   return {
     sides: ["before", "after"].map((text) => text + hostile),
+    unit: "ns",
+    ends: [perStep, perStep - FASTER],
+    overview: { section: "", title: `Step and stages${hostile}`, columns: [["stage", 0], ["change", 1]], rows: [[`gen${hostile}`, "−5.0"]], note: "Each instant of a step is counted once." },
+    missing: [],
     parts: [
       part("gen", ["aten::linear", KERNELS[1][0]], 8_000 * US, -4_000 * US),
       part("gen", ["aten::add", KERNELS[0][0]], 500 * US, 1_000 * US),
@@ -230,7 +234,7 @@ function fillTemplate(head, blocks) {
     skipped_title: "1 question could not be answered from this recording",
     skipped: "<li>a simulated reason</li>",
     basis: "<p>4 runs a side</p>",
-    notes: head.comparison ? "<li>a simulated caveat</li>" : "<details id=notes><summary>1 note</summary><ul><li>a simulated caveat</li></ul></details>",
+    notes: head.comparison ? "<details id=skipped><summary>Further caveats</summary><ul><li>a simulated caveat</li></ul></details>" : "<details id=notes><summary>1 note</summary><ul><li>a simulated caveat</li></ul></details>",
     parts: "<tr><td>gen</td><td>gemm</td><td>8 ms</td><td>4 ms</td><td>−4 ms</td></tr>",
     tables: "<details><summary>All tables</summary></details>",
     head: JSON.stringify(head).replaceAll("<", "\\u003c"),

@@ -1,6 +1,8 @@
 """Write the pages of the browser's acceptance tests, each with its JSON: `python write_pages.py FOLDER [NAME ...]`."""
 
 import contextlib
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tracekit.cli import main as run_tracekit  # noqa: E402
 
 EXAMPLES = ROOT / "examples"
 STEP_NS = 4_000_000
+STEP_MARK = re.compile(r'"ProfilerStep#(\d+)"')
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize")
 """The host calls behind the idle gaps of the Nsight export, in turn. The gap of the second is twice as long."""
 
@@ -54,6 +57,31 @@ def write_ranks(folder: Path, count: int) -> Path:
     return folder / f"{count}_ranks"
 
 
+def write_sides(folder: Path) -> list[str]:
+    """Write two sides of four ranks whose step numbers do not meet; after, rank 2 works longer than the others."""
+    for name, slow, shift in (("before", [], 0), ("after", [2], 8)):
+        make_ranks.stragglers = lambda ranks, slow=slow: slow
+        for path, text in make_ranks.rank_texts(4, 4):
+            target = folder / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(STEP_MARK.sub(lambda found, shift=shift: f'"ProfilerStep#{int(found[1]) + shift}"', text))
+    return [str(folder / "before"), str(folder / "after")]
+
+
+def write_logs(folder: Path) -> list[str]:
+    """Write the logs of two runs: generation takes 60 s and then 50 s, the update 40 s in both, give or take some ms."""
+    for name, seconds in (("slow", 60), ("fast", 50)):
+        steps = [
+            {"timing_s/gen": seconds + at % 3 / 1000, "timing_s/update_actor": 40 + at % 2 / 1000} for at in range(12)
+        ]
+        lines = [
+            json.dumps({"step": at + 1, "data": {**step, "timing_s/step": sum(step.values()) + 1}})
+            for at, step in enumerate(steps)
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return [str(folder / "slow.jsonl"), str(folder / "fast.jsonl")]
+
+
 INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "one": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu"), "--ranks", "0"],
     "two": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu")],
@@ -63,6 +91,9 @@ INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "nsys": lambda folder: ["analyze", str(write_export(folder))],
     "snapshot": lambda _: ["analyze", str(EXAMPLES / "simulated_memory" / "leaking")],
     "log": lambda _: ["analyze", str(EXAMPLES / "run_log" / "metrics.jsonl")],
+    "sides": lambda folder: ["compare", *write_sides(folder)],
+    "logs": lambda folder: ["compare", *write_logs(folder)],
+    "snapshots": lambda _: ["compare", *(str(EXAMPLES / "simulated_memory" / name) for name in ("leaking", "fixed"))],
     "comparison": lambda _: ["compare", str(EXAMPLES / "compare_cpu" / "base"), str(EXAMPLES / "compare_cpu" / "opt")],
     **hostile_inputs.list_hostile_inputs(next((EXAMPLES / "simulated_memory" / "leaking").rglob("*.pickle"))),
 }

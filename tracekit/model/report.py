@@ -317,7 +317,7 @@ class Section(Displayed):
     charts: tuple[Chart, ...] = ()
 
 
-NOT_IN_JSON = frozenset(("timeline",))
+NOT_IN_JSON = frozenset(("timeline", "stage_order"))
 """Fields of a report that JSON does not have."""
 
 MADE_LATER = ("metrics", "sheets", "caveats", "charts")
@@ -417,6 +417,8 @@ class Report(Displayed):
     schema: str = SCHEMA
     timeline: Timeline | None = None
     """For the page only."""
+    stage_order: tuple[str, ...] = ()
+    """Stages in order of appearance, for their colors in a terminal only."""
 
     @property
     def asks_rules(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import describe_load_error
 from tracekit.job.collectives.clock_offsets import list_clock_offsets
+from tracekit.job.frames import list_stage_ranges
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.job.sessions import RunSpan, list_run_spans
 from tracekit.job.steps import steady_steps as counting
@@ -104,6 +105,7 @@ def build_report_of_sections(
         replays=replays,
         clocks=first_screen(_list_known_clocks, no_clocks),
         counted_steps=first_screen(counted_steps, no_steps),
+        stage_order=first_screen(_list_stage_order, nothing),
         cautions=(*_list_report_cautions(measured, errors, replays), *of_steps_alone),
     )
 
@@ -147,6 +149,16 @@ def _list_known_clocks(measured: Measurements) -> tuple[ClockOffset, ...]:
     """List the clock offsets, if the questions asked measure them."""
     nothing: tuple[ClockOffset, ...] = ()
     return failed_questions.judge_if_asked(measured, list_clock_offsets, nothing)
+
+
+def _list_stage_order(measured: Measurements) -> tuple[str, ...]:
+    """List the stages of all steps in order of appearance, if the questions asked measure them."""
+    nothing: tuple[str, ...] = ()
+    return failed_questions.judge_if_asked(measured, _list_stages_by_start, nothing)
+
+
+def _list_stages_by_start(measured: Measurements) -> tuple[str, ...]:
+    return tuple(list_stage_ranges(measured).sort("ts_ns").distinct("canonical").values("canonical"))
 
 
 def _make_report_values(measured: Measurements) -> Sheet | None:

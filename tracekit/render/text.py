@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from io import StringIO
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracekit.model.report import Finding, Report, Section, Severity
@@ -19,6 +20,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid
 from tracekit.render.options import RenderOptions
+from tracekit.render.plots.stage_inks import assign_stage_inks
 from tracekit.render.words import list_glossary_entries
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def render_text(report: Report, options: RenderOptions) -> str:
     lines += _format_text_recordings(report, min(width, WIDEST))
     if report.overview:
         overview = report.overview if options.verbose else phrases.add_verbose_hint(report.overview)
-        lines += [*_format_text_table(make_grid(overview, options.overview_rows), width, titled=False), []]
+        inks = assign_stage_inks(report.stage_order) if options.color else {}
+        lines += [*_format_text_table(make_grid(overview, options.overview_rows), width, titled=False, inks=inks), []]
     lines += _format_text_cautions(report, min(width, WIDEST))
     lines += _format_text_findings(report, options, min(width, WIDEST))
     lines += _format_text_gaps(report, options, width)
@@ -81,8 +84,15 @@ def _format_text_headline(report: Report, width: int) -> list[StyledLine]:
     return [*_wrap_text(first, width, style="bold"), *_pack_items(further, "  ", width)]
 
 
-def _format_text_table(table: TextGrid, width: int, *, titled: bool, where: str = "-v for all") -> list[StyledLine]:
-    """Format a table in its width; unless `titled`, the title is above the name columns."""
+def _format_text_table(
+    table: TextGrid,
+    width: int,
+    *,
+    titled: bool,
+    where: str = "-v for all",
+    inks: Mapping[str, str] = MappingProxyType({}),
+) -> list[StyledLine]:
+    """Format a table in its width; unless `titled`, the title is above the name columns. Names in `inks` have a color."""
     columns, widths = _fit_columns(table, width)
     lines: list[StyledLine] = []
     head: StyledLine = []
@@ -105,7 +115,8 @@ def _format_text_table(table: TextGrid, width: int, *, titled: bool, where: str 
         for texts in wrap_row([row[index] for index in columns], widths):
             line: StyledLine = []
             for text, (index, size) in zip(texts, cells, strict=True):
-                line += [(_pad_text(text, size, table.columns[index].numeric), ""), _BETWEEN]
+                ink = inks.get(row[index], "") if index < names else ""
+                line += [(_pad_text(text, size, table.columns[index].numeric), ink), _BETWEEN]
             lines.append(line)
     return lines + _format_table_notes(table, columns, width, where)
 
@@ -462,7 +473,7 @@ def _print_lines(lines: list[StyledLine], options: RenderOptions, width: int) ->
     console: Console = Console(
         file=out,
         width=width,
-        color_system="standard",
+        color_system="256",
         force_terminal=True,
         force_jupyter=False,
         legacy_windows=False,

@@ -38,14 +38,16 @@ class _Path(NamedTuple):
 
 
 class PagePath(NamedTuple):
-    """The compressed block of the path, None if it does not fit, and a note if pieces are merged or left out."""
+    """The compressed block of the path, if it fits, and a note if pieces are merged or left out."""
 
-    block: bytes | None
-    note: str
+    blocks: dict[str, bytes]
+    notes: list[str]
 
 
-def fit_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageNames, budget_bytes: int) -> PagePath:
-    """Encode the critical path in its share of the budget; kinds and names get numbers on the page."""
+def fit_critical_path(rows: ExplorerRows, pieces: PathPieces | None, names: PageNames, budget_bytes: int) -> PagePath:
+    """Encode the critical path, if there is one, in its share of the budget; kinds and names get numbers on the page."""
+    if pieces is None:
+        return PagePath({}, [])
     texts = PageNames()
     whole = _arrange_pieces(rows, pieces, texts)
     for limit in LIMITS_NS:
@@ -54,8 +56,8 @@ def fit_critical_path(rows: ExplorerRows, pieces: PathPieces, names: PageNames, 
         start = fold_signs(take_differences(path.start))
         block = compress_block(encode_columns([path.row, start, path.length, kind, name]))
         if measure_block("critical", len(block)) <= budget_bytes * BYTES_OF_PATH:
-            return PagePath(block, _describe_merged(len(whole.row), len(path.row), limit))
-    return PagePath(None, "the critical path does not fit on the page")
+            return PagePath({"critical": block}, _describe_merged(len(whole.row), len(path.row), limit))
+    return PagePath({}, ["the critical path does not fit on the page"])
 
 
 def _arrange_pieces(rows: ExplorerRows, pieces: PathPieces, texts: PageNames) -> _Path:
@@ -100,9 +102,9 @@ def _number_on_page(path: _Path, texts: list[str], names: PageNames) -> tuple[In
     return kind, np.where(path.name > 0, name + 1, 0)
 
 
-def _describe_merged(whole: int, shown: int, limit: int) -> str:
+def _describe_merged(whole: int, shown: int, limit: int) -> list[str]:
     """Describe how many pieces are merged; nothing if none are."""
     if whole == shown:
-        return ""
+        return []
     short = format_quantity(limit, "ns")
-    return f"critical path: {whole:,} pieces in {shown:,}, as neighbors shorter than {short} are merged"
+    return [f"critical path: {whole:,} pieces in {shown:,}, as neighbors shorter than {short} are merged"]

@@ -17,7 +17,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
-from tracekit.render.explorer.critical_path import PagePath, fit_critical_path
+from tracekit.render.explorer.critical_path import fit_critical_path
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.findings import describe_findings, describe_page_plan
 from tracekit.render.explorer.heads import (
@@ -83,11 +83,8 @@ def write_explorer_page(
     sums = list_page_sums(rows, details.numbering, ranges)
     findings = describe_findings(report, rows)
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
-    path = PagePath(None, "")
-    if critical is not None:
-        path = fit_critical_path(rows, critical, details.names, budget_bytes)
-        if path.block is not None:
-            store.blocks["critical"] = path.block
+    path = fit_critical_path(rows, critical, details.names, budget_bytes)
+    store.blocks |= path.blocks
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
@@ -95,7 +92,7 @@ def write_explorer_page(
     memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
     has_timeline = bool(rows.rows or memories)
-    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows), *filter(None, [path.note])]
+    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows), *path.notes]
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),

@@ -33,7 +33,7 @@ class RankKey(NamedTuple):
 
 
 class RankTable(NamedTuple):
-    """Numbers of a table by rank, and which of run, role and replica tell its ranks apart."""
+    """Numbers of a table by rank, and those of run, role and replica that distinguish its ranks."""
 
     columns: frozenset[str]
     values: Mapping[RankKey, float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tracekit.model.report import Cell, Report, Sheet
+from tracekit.model.report import Cell, Chart, Report, Sheet
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.report_values import get_sheet_columns
@@ -22,12 +22,18 @@ def describe_page_change(report: Report, names: Sequence[str]) -> dict[str, Any]
     """Describe the change of the step by its parts, which add up to it, and all tables of the report as text.
 
     Values of a part: its stage, the path of names down to the kernel, both times (None if unknown), and their difference
-    with its confidence interval, in ns per step.
+    with its confidence interval, per step. `ends` are the amounts before and after from which and to which the parts
+    lead, in `unit`: the time of a step in ns, or memory in bytes.
     """
+    chart = _find_waterfall(report)
     return {
         "sides": [make_printable(name, 80) for name in names],
-        "parts": list(_list_leaf_parts(report)) or list(_list_waterfall_parts(report)),
+        "unit": chart.unit if chart else "ns",
+        "ends": [chart.marks[0][3], chart.marks[-1][3]] if chart else None,
+        "parts": list(_list_leaf_parts(report)) or list(_list_waterfall_parts(chart)),
         "stages": list(_list_stage_intervals(report)),
+        "overview": _describe_sheet("", report.overview) if report.overview else None,
+        "missing": [make_printable(section.reason, 400) for section in report.sections if section.status == "skipped"],
         "sheets": [_describe_sheet(title, sheet) for title, sheet in _list_sheets(report)],
         "outcomes": [
             [make_printable(str(cell), 200) for cell in row[:3]]
@@ -37,6 +43,14 @@ def describe_page_change(report: Report, names: Sequence[str]) -> dict[str, Any]
             for row in sheet.rows
         ],
     }
+
+
+def _find_waterfall(report: Report) -> Chart | None:
+    """Find the chart that leads from the step before to the step after; without one, that of memory."""
+    charts = [chart for section in report.sections for chart in section.charts if chart.kind == "waterfall"]
+    steps = [chart for chart in charts if chart.id == "waterfall"]
+    memory = [chart for chart in charts if chart.unit == "bytes"]
+    return next(iter([*steps, *memory]), None)
 
 
 def _list_leaf_parts(report: Report) -> Iterator[dict[str, Any]]:
@@ -68,14 +82,13 @@ def _make_part(stage: str, path: Sequence[str], *values: Cell) -> dict[str, Any]
     return texts | dict(zip(names, values, strict=True))
 
 
-def _list_waterfall_parts(report: Report) -> Iterator[dict[str, Any]]:
-    """List the bars of the waterfall as parts, for a change that has no parts by kernel."""
-    for section in report.sections:
-        for chart in section.charts:
-            if chart.id != "waterfall":
-                continue
-            for name, (_, _, start, end) in zip(chart.rows[1:-1], chart.marks[1:-1], strict=True):
-                yield _make_part(name, [], None, None, (end or 0) - (start or 0), None, None)
+def _list_waterfall_parts(chart: Chart | None) -> Iterator[dict[str, Any]]:
+    """List the bars of the waterfall as parts, by stage or by allocation site, for a change without parts by kernel."""
+    if chart is None:
+        return
+    for name, (_, _, start, end) in zip(chart.rows[1:-1], chart.marks[1:-1], strict=True):
+        stage, path = ("", [name]) if chart.unit == "bytes" else (name, [])
+        yield _make_part(stage, path, None, None, (end or 0) - (start or 0), None, None)
 
 
 def _list_stage_intervals(report: Report) -> Iterator[dict[str, Any]]:
@@ -107,10 +120,7 @@ def _describe_sheet(title: str, sheet: Sheet) -> dict[str, Any]:
     return {
         "section": make_printable(title, 120),
         "title": grid.title,
-        "columns": [
-            [f"{column.title} ({column.unit})" if column.unit else column.title, int(column.numeric)]
-            for column in grid.columns
-        ],
+        "columns": [[column.title, int(column.numeric)] for column in grid.columns],
         "rows": grid.rows,
         "note": " ".join(text for text in (grid.caption, missing) if text),
     }

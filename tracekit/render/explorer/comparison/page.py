@@ -70,7 +70,7 @@ def write_comparison_page(
         "identity": escape(" · ".join(map(make_printable, report.identity))),
         "sentence": escape(make_printable(report.answer, phrases.SENTENCE)),
         "basis": _write_texts("p", (*report.basis, *(f"Note: {caution}" for caution in report.cautions))),
-        "notes": _write_texts("li", [caveat for section in report.sections for caveat in section.caveats]),
+        "notes": _write_notes([caveat for section in report.sections for caveat in section.caveats]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
         **inline_assets(assets),
@@ -97,6 +97,13 @@ def _describe_side_rows(arranged: SideRows) -> dict[str, Any]:
 def _write_texts(tag: str, texts: Sequence[str]) -> str:
     """Render texts as elements of one kind."""
     return "".join(f"<{tag}>{escape(make_printable(text, phrases.SENTENCE))}</{tag}>" for text in texts)
+
+
+def _write_notes(caveats: Sequence[str]) -> str:
+    """Render the caveats of all sections in one line that opens; empty if there are none."""
+    if not caveats:
+        return ""
+    return f'<details id="skipped"><summary>Further caveats</summary><ul>{_write_texts("li", caveats)}</ul></details>'
 
 
 def _write_static_parts(parts: Sequence[Mapping[str, Any]]) -> str:

@@ -1,14 +1,19 @@
 // A comparison: parts of the change as a waterfall and an icicle, kernels of both sides, and the tables of the report.
-import type { Part, StageChange } from "./data";
-import { formatCount, formatTime, shortenName } from "./format";
+import type { Part, Sheet, StageChange } from "./data";
+import { formatBytes, formatCount, formatTime, shortenName } from "./format";
 import { buildTree, makeFlame, type Node } from "./flame";
 import type { Page } from "./scope";
-import { find, type Parts, type Tab } from "./shell";
-import { type Column, countKernels, groupWork, make, makeButton, makeChip, makeTable, type Work } from "./tables";
+import { isMatchedByNumber, matchSteps } from "./align";
+import { capitalize, find, type Parts, type Tab } from "./shell";
+import { type Column, countKernels, groupWork, hasStep, make, makeButton, makeChip, makeTable, type Work } from "./tables";
 import { getKindColor, getStageColor, isStage, soften } from "./theme";
 
 const MOST_BARS = 9;
 const FIRST_KERNELS = 9;
+const FIRST_ROWS = 12;
+const FIRST_SHEETS = 3;
+/** Parts of ns and of bytes that are due to rounding are no part of the change. */
+const ROUNDING = 0.5;
 
 /** A kernel on both sides, per step. */
 interface KernelChange {
@@ -30,8 +35,8 @@ export interface Bar {
 }
 
 /** Formats a change with its sign. */
-export function formatChange(ns: number, digits = 3): string {
-  return `${ns > 0 ? "+" : ns < 0 ? "−" : "±"}${formatTime(Math.abs(ns), digits)}`;
+export function formatChange(change: number, digits = 3, format: (size: number, digits?: number) => string = formatTime): string {
+  return `${change > 0 ? "+" : change < 0 ? "−" : "±"}${format(Math.abs(change), digits)}`;
 }
 const sum = (parts: Part[], get: (part: Part) => number): number => parts.reduce((total, part) => total + get(part), 0);
 
@@ -44,8 +49,11 @@ export function groupParts(parts: Part[], getName: (part: Part) => string): { na
     .sort((a, b) => Math.abs(b.difference) - Math.abs(a.difference));
 }
 
-/** Bars from the time before to the time after: the largest changes one by one, then all others in one bar. */
-export function makeBars(start: number, groups: ReturnType<typeof groupParts>, most = MOST_BARS): Bar[] {
+/**
+ * Bars from the amount before to the amount after: the largest changes one by one, then all others in one bar, then what no
+ * part explains.
+ */
+export function makeBars(start: number, groups: ReturnType<typeof groupParts>, end: number | null = null, most = MOST_BARS): Bar[] {
   const changed = groups.filter(({ difference }) => difference !== 0);
   const bars: Bar[] = [];
   let at = start;
@@ -56,14 +64,21 @@ export function makeBars(start: number, groups: ReturnType<typeof groupParts>, m
   const shown = changed.length > most + 1 ? most : changed.length;
   for (const { name, difference, low, high, parts } of changed.slice(0, shown)) add(name, difference, { low, high, part: parts[0], parts: parts.length });
   const others = changed.slice(shown);
-  if (others.length) add(`${others.length} others`, others.reduce((total, { difference }) => total + difference, 0), { low: null, high: null, part: null, parts: others.length });
+  const rest = { low: null, high: null, part: null };
+  if (others.length) add(`${others.length} others`, others.reduce((total, { difference }) => total + difference, 0), { ...rest, parts: others.length });
+  if (end !== null && Math.abs(end - at) > ROUNDING) add("not attributed", end - at, { ...rest, parts: 0 });
   return bars;
 }
 
 export function makeChange(page: Page) {
   const { data, head, state, timeline, noun } = page;
-  const { sides, parts, stages, sheets, outcomes } = head.comparison!;
+  const { sides, unit, ends, parts, stages, overview, missing, sheets, outcomes } = head.comparison!;
+  const format = unit === "bytes" ? formatBytes : formatTime;
+  const signed = (change: number, digits?: number): string => formatChange(change, digits, format);
+  /** What the parts are parts of. */
+  const whole = unit === "bytes" ? "memory" : "step";
   const known = parts.length > 0 && parts.every(({ base, opt }) => base !== null && opt !== null);
+  const matching = make("p");
   const stageNames = groupParts(parts, ({ stage }) => stage).map(({ name }) => name);
   let open: string | null = stageNames.length > 1 ? null : (stageNames[0] ?? null);
   const color = (change: number): string => (change > 0 ? getKindColor(1) : getKindColor(0));
@@ -87,6 +102,7 @@ export function makeChange(page: Page) {
   function openStage(name: string | null): void {
     open = name;
     state.mark = null;
+    if (!head.rows.length) return drawParts();
     if (name !== null) goToStage(name);
     else timeline.clear();
     drawParts();
@@ -94,25 +110,25 @@ export function makeChange(page: Page) {
 
   /** The interval of a change, or of the ratio that the report has for a stage. */
   function describeInterval({ name, low, high }: Bar): string {
-    if (low !== null && high !== null) return `[${formatChange(low)}, ${formatChange(high)}]`;
+    if (low !== null && high !== null) return `[${signed(low)}, ${signed(high)}]`;
     const stage = open === null ? stages.find(({ title }) => title === name) : undefined;
     return stage?.ratio && stage.low !== null && stage.high !== null ? `${stage.ratio.toFixed(2)}× [${stage.low.toFixed(2)}, ${stage.high.toFixed(2)}]` : "";
   }
-  function makeBarRow(bar: Bar, least: number, most: number, whole: boolean, pick?: () => void): HTMLTableRowElement {
+  function makeBarRow(bar: Bar, least: number, most: number, isWhole: boolean, pick?: () => void): HTMLTableRowElement {
     const row = make("tr");
     const cell = make("td", "fall");
     const box = make("i", "bar-box");
-    const [low, high] = whole ? [least, bar.to] : [Math.min(bar.from, bar.to), Math.max(bar.from, bar.to)];
+    const [low, high] = isWhole ? [least, bar.to] : [Math.min(bar.from, bar.to), Math.max(bar.from, bar.to)];
     const place = (value: number): number => ((value - least) / (most - least || 1)) * 100;
     box.style.left = `${place(low)}%`;
     box.style.width = `${Math.max(0.4, place(high) - place(low))}%`;
-    box.style.background = whole ? "var(--old)" : color(bar.to - bar.from);
+    box.style.background = isWhole || !bar.parts ? "var(--old)" : color(bar.to - bar.from);
     cell.append(box);
-    const change = whole ? formatTime(bar.to, 4) : formatChange(bar.to - bar.from);
-    const name = make("td", whole ? "whole" : "", bar.name);
+    const change = isWhole ? format(bar.to, 4) : signed(bar.to - bar.from);
+    const name = make("td", isWhole ? "whole" : "", bar.name);
     name.title = bar.name;
-    if (!whole && isStage(bar.name)) name.prepend(makeChip(getStageColor(bar.name)));
-    row.append(name, cell, make("td", whole ? "n whole" : "n", change), make("td", "n quiet", describeInterval(bar)));
+    if (!isWhole && isStage(bar.name)) name.prepend(makeChip(getStageColor(bar.name)));
+    row.append(name, cell, make("td", isWhole ? "n whole" : "n", change), make("td", "n quiet", describeInterval(bar)));
     if (pick) {
       row.tabIndex = 0;
       row.className = "pick";
@@ -123,50 +139,70 @@ export function makeChange(page: Page) {
     }
     return row;
   }
+  /** The first table of the report, where the change has no parts. */
+  function drawOverview(): void {
+    const title = make("h2", "", overview?.title || "What the sides have in common");
+    title.id = "issues-title";
+    const why = missing.length ? [make("p", "foot quiet", `No parts of the change: ${missing.join("; ")}.`)] : [];
+    find("issues").replaceChildren(title, ...(overview ? [makeSheet(overview, FIRST_ROWS)] : []), ...why);
+  }
+  /** Without kernels, the first table of the report has the place beside the parts. */
+  function drawBeside(): void {
+    if (!parts.length || !overview) return find("issues").parentElement!.classList.add("alone");
+    find("top").replaceChildren(make("h2", "", overview.title), makeSheet({ ...overview, note: capitalize(overview.note) }, FIRST_ROWS));
+    find("top").hidden = false;
+  }
   /** The waterfall by stage, or by kernel inside one stage; its bars add up to the change. */
   function drawParts(): void {
+    if (!parts.length) return drawOverview();
     const title = make("h2", "", open === null || stageNames.length < 2 ? "Where the change came from " : `Where the change of ${nameStage(open)} came from `);
     title.id = "issues-title";
-    const box = find("issues");
-    if (!parts.length) {
-      box.replaceChildren(title, make("p", "quiet", "The change was not attributed to stages or kernels; the tables below say why."));
-      return;
-    }
     const inside = open === null ? parts : parts.filter(({ stage }) => stage === open);
+    const isAll = open === null || stageNames.length < 2;
     const groups = open === null ? groupParts(inside, ({ stage }) => nameStage(stage)) : groupParts(inside, nameLeaf);
-    const change = sum(inside, ({ difference }) => difference);
-    const step = stages[0];
-    const start = known ? sum(inside, (part) => part.base ?? 0) : (step?.base ?? 0);
-    title.append(make("span", "quiet", `${formatChange(change, 4)} per step`));
-    if (open !== null && stageNames.length > 1) title.append(makeButton("all stages", () => openStage(null), "link"));
-    const bars = makeBars(start, groups);
+    const start = isAll && ends ? ends[0] : known ? sum(inside, (part) => part.base ?? 0) : 0;
+    const bars = makeBars(start, groups, isAll && ends ? ends[1] : null);
     const end = bars.length ? bars[bars.length - 1].to : start;
+    title.append(make("span", "quiet", `${signed(end - start, 4)}${unit === "ns" ? " per step" : ""}`));
+    if (!isAll) title.append(makeButton("all stages", () => openStage(null), "link"));
     const amounts = [start, end, ...bars.flatMap(({ from, to }) => [from, to])];
     const [low, most] = [Math.min(...amounts), Math.max(...amounts)];
-    const least = Math.max(0, low - (most - low) * 0.35);
-    const what = open === null || stageNames.length < 2 ? "step" : nameStage(open);
-    const whole = (side: number, to: number): Bar => ({ name: `${what}, ${sides[side]}`, from: 0, to, low: null, high: null, part: null, parts: 0 });
+    const least = known || isAll ? Math.max(0, low - (most - low) * 0.35) : low;
+    const what = isAll ? whole : nameStage(open!);
+    const makeEnd = (side: number, to: number): Bar => ({ name: `${what}, ${sides[side]}`, from: 0, to, low: null, high: null, part: null, parts: 0 });
+    const hasEnds = known || (isAll && ends !== null);
     const table = make("table", "waterfall");
-    table.setAttribute("aria-label", "Parts of the change, from the time before to the time after");
+    table.setAttribute("aria-label", "Parts of the change, from the amount before to the amount after");
     const titles = table.createTHead().insertRow();
-    for (const [text, kind] of [["part", ""], ["", "fall"], ["change", "n"], ["confidence interval", "n"]]) {
-      const head = make("th", kind, text || undefined);
-      if (!text) head.append(make("span", "unseen", "bar"));
-      head.scope = "col";
-      titles.append(head);
+    const hasIntervals = bars.some((bar) => describeInterval(bar));
+    for (const [text, kind] of [["part", ""], ["", "fall"], ["change", "n"], [hasIntervals ? "confidence interval" : "", "n"]]) {
+      if (!text && kind === "n") continue;
+      const cell = make("th", kind, text || undefined);
+      if (!text) cell.append(make("span", "unseen", "bar"));
+      cell.scope = "col";
+      titles.append(cell);
     }
     const body = table.createTBody();
-    body.append(makeBarRow(whole(0, start), least, most, true));
+    const add = (row: HTMLTableRowElement): void => {
+      if (!hasIntervals) row.deleteCell(3);
+      body.append(row);
+    };
+    if (hasEnds) add(makeBarRow(makeEnd(0, start), least, most, true));
     for (const bar of bars) {
       const { part } = bar;
-      const pick = part && (open === null ? () => openStage(part.stage) : () => findLeaf(part));
-      body.append(makeBarRow(bar, least, most, false, pick ?? undefined));
+      const pick = part && (open === null ? () => openStage(part.stage) : head.rows.length ? () => findLeaf(part) : null);
+      add(makeBarRow(bar, least, most, false, pick ?? undefined));
     }
-    body.append(makeBarRow(whole(1, end), least, most, true));
+    if (hasEnds) add(makeBarRow(makeEnd(1, end), least, most, true));
     const scroll = make("div", "table");
     scroll.append(table);
-    const note = `${least > 0 ? "The bars do not begin at 0. " : ""}Each instant of a step is counted once: the parts add up to the change.${open === null && stageNames.length > 1 ? " A click opens a stage." : ""}`;
-    box.replaceChildren(title, scroll, make("p", "foot quiet", note));
+    const notes = [
+      open === null && stageNames.length > 1 ? "A click opens a stage." : "",
+      bars.length ? `Blue: ${unit === "ns" ? "less time" : "less memory"} after; orange: more.` : "Nothing changed.",
+      least > 0 && hasEnds ? "The bars do not begin at 0." : "",
+      unit === "ns" ? capitalize(overview?.note ?? "") : "",
+    ];
+    find("issues").replaceChildren(title, scroll, make("p", "foot quiet", notes.filter(Boolean).join(" ")));
   }
   /** Opens the next stage of the waterfall, or one before. */
   function openNext(by: number): void {
@@ -185,7 +221,7 @@ export function makeChange(page: Page) {
     const weigh = (row: number): number => {
       const { steps } = data.rows[row];
       const processes = new Set(rows.filter((other) => head.rows[other].side === head.rows[row].side).map((other) => head.rows[other].process));
-      const inScope = steps.filter((step) => (scope.kind === "counted" ? step.counted : scope.kind === "steps" ? scope.numbers.has(step.number ?? -1) : true));
+      const inScope = steps.filter((step) => (scope.kind === "counted" ? step.counted : scope.kind === "steps" ? hasStep(scope, row, step) : true));
       const ranges = scope.kind === "stages" ? new Set(data.rows[row].ranges[0].filter(({ id }) => scope.ranges.has(id)).map(({ step }) => step)).size : 0;
       return 1 / ((scope.kind === "window" ? 1 : ranges || inScope.length || 1) * processes.size);
     };
@@ -222,19 +258,29 @@ export function makeChange(page: Page) {
   }
 
   // Tabs
+  const tree = buildTree(
+    parts.map(({ stage, path, difference }): [string[], number, number] => [unit === "bytes" ? path : [nameStage(stage), ...path.map(shortenName)], Math.abs(difference), difference]),
+    `change of the ${whole}`,
+  );
+  /** Says a change in words, and its share of all changes. */
+  function describeNode(node: Node): string {
+    const size = node.change === 0 ? "no change" : `${format(Math.abs(node.change))} ${node.change < 0 ? "less" : "more"} after`;
+    const moved = node.children.size && node.value > Math.abs(node.change) * 1.005 ? `, of parts that changed by ${format(node.value)}` : "";
+    return `${size}${moved}`;
+  }
   function makeChangeTab(): Parts {
-    const total = sum(parts, ({ difference }) => difference);
-    const moved = sum(parts, ({ difference }) => Math.abs(difference));
     const [first] = groupParts(parts, nameLeaf);
-    const answer = first?.difference ? `${first.name} changes the step most: ${formatChange(first.difference)} of ${formatChange(total)}.` : first ? "No part of the step changed." : "The change was not attributed.";
-    const paths = parts.map(({ stage, path, difference }): [string[], number, number] => [[nameStage(stage), ...path.map(shortenName)], Math.abs(difference), difference]);
-    const fill = (node: Node): string => (node.depth === 1 && isStage(node.name) ? getStageColor(node.name) : soften(color(node.change), 0.2 + 0.5 * Math.min(1, Math.abs(node.change) / (node.value || 1))));
-    const note = `The width is the size of the change, ${formatTime(moved)} in all; blue parts take less time after, orange ones more. They add up to ${formatChange(total, 4)}.`;
+    const answer = !first?.difference ? `No part of the ${whole} changed.` : `${first.name} changes the ${whole} most: ${signed(first.difference)} of ${signed(tree.change)}.`;
+    // Shades by the share of the size that does not cancel out; the sign is also in the text.
+    const fill = (node: Node): string => soften(color(node.change), 0.22 + 0.5 * Math.min(1, Math.abs(node.change) / (node.value || 1)));
+    const chip = (node: Node): string | undefined => (node.depth === 1 && isStage(node.name) ? getStageColor(node.name) : undefined);
+    const note = `As wide as the parts changed, ${format(tree.value)} in all, up or down: blue takes ${unit === "ns" ? "less time" : "less memory"} after, orange more, and pale boxes have parts of both. With their signs they add up to ${signed(tree.change, 4)}. A click, or arrow keys and Enter, zoom.`;
     const pick = (node: Node): void => {
-      if (node.depth > 1 && !node.children.size) page.search(node.name);
+      if (head.rows.length && node.depth > 1 && !node.children.size) page.search(node.name);
     };
-    const flame = makeFlame(buildTree(paths, "change of the step"), { title: "Change by stage, op and kernel", note, format: formatTime, formatNode: (node) => formatChange(node.change), color: fill, pick });
-    return [make("p", "answer", answer), ...(first ? [flame] : []), ...(stages.length ? [makeStageTable()] : []), ...(first ? [makePartTable()] : [])];
+    const title = unit === "bytes" ? "Change by allocation site" : "Change by stage, op and kernel";
+    const flame = makeFlame(tree, { title, note, format, formatNode: (node) => signed(node.change), describeNode, color: fill, chip, pick });
+    return [make("p", "answer", answer), ...(tree.value ? [flame] : []), ...(stages.length ? [makeStageTable()] : []), ...(first ? [makePartTable()] : [])];
   }
   function makeStageTable(): HTMLElement {
     const time = (v: number | null): string => (v === null ? "–" : formatTime(v, 4));
@@ -252,36 +298,55 @@ export function makeChange(page: Page) {
   }
   function makePartTable(): HTMLElement {
     const columns: Column<Part>[] = [
-      { title: "stage", get: ({ stage }) => nameStage(stage), chip: ({ stage }) => getStageColor(stage) },
-      { title: "op path and kernel", get: ({ path }) => path.join(" › "), full: ({ path }) => path.join(" › ") },
-      { title: "before", get: ({ base }) => base ?? 0, show: (v) => formatTime(v) },
-      { title: "after", get: ({ opt }) => opt ?? 0, show: (v) => formatTime(v) },
-      { title: "change", get: ({ difference }) => difference, show: (v) => formatChange(v), bar: ({ difference }) => color(difference), size: true },
-      { title: "CI", get: ({ low }) => low ?? 0, show: (_, { low, high }) => (low === null || high === null ? "–" : `[${formatChange(low)}, ${formatChange(high)}]`) },
+      ...(unit === "ns" ? [{ title: "stage", get: ({ stage }: Part) => nameStage(stage), chip: ({ stage }: Part) => getStageColor(stage) }] : []),
+      { title: unit === "ns" ? "op path and kernel" : "place in the program", get: ({ path }) => path.join(" › "), full: ({ path }) => path.join(" › ") },
+      ...(known ? makeAmounts() : []),
+      { title: "change", get: ({ difference }) => difference, show: (v) => signed(v), bar: ({ difference }) => color(difference), size: true },
+      ...(parts.some(({ low }) => low !== null) ? [{ title: "CI", get: ({ low }: Part) => low ?? 0, show: (_: number, { low, high }: Part) => (low === null || high === null ? "–" : `[${signed(low)}, ${signed(high)}]`) }] : []),
     ];
-    return makeTable(columns, parts, { name: "Parts of the change", by: 4, limit: 12, csv: true, pick: findLeaf });
+    const by = columns.findIndex(({ size }) => size);
+    return makeTable(columns, parts, { name: "Parts of the change", by, limit: FIRST_ROWS, csv: true, ...(head.rows.length ? { pick: findLeaf } : {}) });
   }
+  const makeAmounts = (): Column<Part>[] => [
+    { title: "before", get: ({ base }) => base ?? 0, show: (v) => format(v) },
+    { title: "after", get: ({ opt }) => opt ?? 0, show: (v) => format(v) },
+  ];
   function makeKernelTab(): Parts {
     const faster = changes.filter(({ base, opt }) => opt < base).length;
     const answer = `${formatCount(faster)} of ${formatCount(changes.length)} ${noun}s take less time per step after.`;
     return [make("p", "answer", answer), makeTable(makeColumns(), changes, { name: `All ${noun}s`, by: 3, limit: 25, csv: true, note: describe(), pick: (row) => page.search(name(row)) })];
   }
+  function makeSheet({ title, columns, rows, note }: Sheet, limit = 100): HTMLElement {
+    const list = columns.map(([text, numeric], i): Column<string[]> => ({ title: text, get: (row) => row[i], full: (row) => row[i], ...(numeric ? { text: true } : {}) }));
+    return makeTable(list, rows, { name: title, by: -1, limit, note });
+  }
   function makeSheetTab(): Parts {
-    return sheets.map(({ section, title, columns, rows, note }) => {
+    return sheets.map((sheet, number) => {
       const box = make("details");
-      const head = columns.map(([text, numeric], i): Column<string[]> => ({ title: text, get: (row) => row[i], ...(numeric ? { text: true } : {}) }));
-      box.append(make("summary", "", title === section ? title : `${section}: ${title}`));
+      box.append(make("summary", "", sheet.title === sheet.section ? sheet.title : `${sheet.section}: ${sheet.title}`));
       // A table is built when it is opened.
-      box.ontoggle = () => box.childElementCount < 2 && box.append(makeTable(head, rows, { name: title, by: -1, limit: 100, note }));
+      box.ontoggle = () => box.childElementCount < 2 && box.append(makeSheet(sheet));
+      // Without parts, the tables are what there is to read.
+      box.open = !parts.length && number < FIRST_SHEETS;
       return box;
     });
   }
   const tabs: Tab[] = [
-    { id: "change", title: "Change", build: makeChangeTab },
-    { id: "kernels", title: noun === "kernel" ? "Kernels" : "Operators", build: makeKernelTab },
+    ...(parts.length ? [{ id: "change", title: "Change", build: makeChangeTab }] : []),
+    ...(head.rows.length ? [{ id: "kernels", title: noun === "kernel" ? "Kernels" : "Operators", build: makeKernelTab }] : []),
   ];
   const sheetTab: Tab = { id: "tables", title: "All tables", build: makeSheetTab };
 
+  /** Says which steps of both sides belong together, where their numbers differ. */
+  function drawMatching(): void {
+    const { pair } = state;
+    const [step] = pair && !isMatchedByNumber(data, ...pair) ? matchSteps(data, ...pair) : [];
+    const names = pair && step?.map((index, side) => data.rows[pair[side]].steps[index].number ?? index + 1);
+    const text = names ? `Note: the numbers of the steps differ, so steps are compared by order: step ${names[0]} of ${sides[0]} with step ${names[1]} of ${sides[1]}, and so on.` : "";
+    matching.textContent = text;
+    if (text) find("basis").append(matching);
+    else matching.remove();
+  }
   /** Says how each rule of the gate came out, beside the verdict. */
   function drawGate(): void {
     find("gate").replaceChildren(
@@ -291,5 +356,5 @@ export function makeChange(page: Page) {
       }),
     );
   }
-  return { count, list: () => changes, drawParts, drawKernels, drawGate, openNext, tabs, sheetTab, openStage };
+  return { count, list: () => changes, drawParts, drawBeside, drawMatching, drawKernels, drawGate, openNext, tabs, sheetTab, openStage, tree };
 }

@@ -1,19 +1,23 @@
 // What a comparison shows around the two timelines: where the change came from, kernels by change, and tabs; which rows are compared.
-import { alignRows, pairRow } from "./align";
+import { addToAlignment, alignRows, measureBeyond, nameInHeat, pairRow } from "./align";
 import { makeChange } from "./change";
 import { makeIdleTime } from "./idle";
-import type { Content, Page } from "./scope";
+import { type Content, makeOrder, type Page } from "./scope";
 import { makeChooser, makeSwitch } from "./shell";
 
-export function makeComparison(page: Page): Content & Pick<ReturnType<typeof makeChange>, "list"> {
+export function makeComparison(page: Page): Content & Pick<ReturnType<typeof makeChange>, "list" | "tree"> {
   const { data, head, state, timeline } = page;
   const change = makeChange(page);
+  const beyond = measureBeyond(data);
+  head.rows.forEach((row, i) => (row.beyond = beyond[i]));
   const { makeTimeTab, goToLongestGap } = makeIdleTime(page);
   /** Shows a row and its partner, aligned at stage starts or in plain time. */
   function showPair(row: number, aligned: boolean): void {
     const pair = pairRow(data, row);
     state.pair = pair;
-    state.alignment = aligned ? alignRows(data, ...pair) : null;
+    const alignment = aligned ? alignRows(data, ...pair) : null;
+    state.alignment = alignment;
+    if (alignment) state.rows.filter((other) => !pair.includes(other)).forEach((other) => addToAlignment(data, alignment, other, pair[head.rows[other].side ?? 0]));
     state.focus = row;
     state.selection = state.mark = null;
     timeline.setView(0, timeline.getSpan());
@@ -24,29 +28,42 @@ export function makeComparison(page: Page): Content & Pick<ReturnType<typeof mak
       showPair(state.focus, on);
       void page.refresh();
     });
-    const base = state.rows.filter((row) => head.rows[row].side === 0 && data.hasCompute(row));
-    if (base.length < 2) return [aligned];
-    const chooser = makeChooser("pair", "Rank or run to compare", base.map((row): [string, string] => [String(row), pairRow(data, row).map((one) => data.nameRow(one)).join(" | ")]), (value) => {
+    const [base, opt] = [0, 1].map((side) => state.rows.filter((row) => head.rows[row].side === side && data.hasCompute(row)));
+    if (base.length < 2) return opt.length < 2 ? [aligned] : [makeOrder(timeline), aligned];
+    const chooser = makeChooser("pair", "Rank or run to compare", base.map((row): [string, string] => [String(row), [...new Set(pairRow(data, row).map((one) => nameInHeat(data, one)))].join(" | ")]), (value) => {
       showPair(Number(value), state.alignment !== null);
       void page.refresh();
     });
     chooser.value = String(state.pair![0]);
-    return [chooser, aligned];
+    return [chooser, makeOrder(timeline), aligned];
   }
   return {
     list: change.list,
+    tree: change.tree,
     listTabs: () => [...change.tabs, ...(head.rows.length ? [{ id: "time", title: "Idle time", build: makeTimeTab }] : []), change.sheetTab],
     listControls,
-    chooseFocus: (row, aligned) => showPair(row ?? Math.max(0, state.rows.findIndex((i) => data.hasCompute(i))), aligned),
+    /** Another pair is shown at the same place. */
+    chooseFocus(row, aligned) {
+      const { t, e, pair } = state;
+      showPair(row ?? Math.max(0, state.rows.findIndex((i) => data.hasCompute(i))), aligned);
+      if (pair) timeline.setView(t, e);
+    },
     openIssue: () => undefined,
     openNext: change.openNext,
     goToLongestGap,
     drawFirst: change.drawGate,
-    focus: () => undefined,
+    /** The pair may also be chosen on the timeline. */
+    focus() {
+      const chooser = document.getElementById("pair") as HTMLSelectElement | null;
+      if (chooser && state.pair) chooser.value = String(state.pair[0]);
+      change.drawMatching();
+    },
     count: change.count,
     draw() {
       change.drawParts();
+      change.drawMatching();
       if (head.rows.length) change.drawKernels();
+      else change.drawBeside();
     },
   };
 }

@@ -54,7 +54,7 @@ export interface Snapshot {
   merged?: number;
   hidden?: number;
 }
-/** A part of the change of the step; the differences of all parts add up to it. Times are ns per step. */
+/** A part of the change; the differences of all parts add up to it. Times are ns per step, memory is in bytes. */
 export interface Part {
   stage: string;
   path: string[];
@@ -85,6 +85,13 @@ export interface Sheet {
 }
 export interface Comparison {
   sides: string[];
+  /** Unit of the parts: times of a step, or memory. */
+  unit: "ns" | "bytes";
+  /** The amounts before and after between which the parts lead; null where there are no parts. */
+  ends: [base: number, opt: number] | null;
+  /** First table of the report, and why it has no parts. */
+  overview: Sheet | null;
+  missing: string[];
   parts: Part[];
   stages: StageChange[];
   sheets: Sheet[];
@@ -513,7 +520,8 @@ export class Data {
   nameSide(row: number): string {
     return this.head.comparison?.sides[this.head.rows[row].side ?? 0] ?? "";
   }
-  private nameInSide(row: number): string {
+  /** Name of a row among those of its side. */
+  nameInSide(row: number): string {
     const it = this.head.rows[row];
     if (it.kind === "log") return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;

@@ -40,7 +40,11 @@ export interface FlameOptions {
   format: (value: number) => string;
   /** Formats a node where its value is not what it says. */
   formatNode?: (node: Node) => string;
+  /** Says a node in the line of details and to screen readers, where its value is not what it says. */
+  describeNode?: (node: Node) => string;
   color?: (node: Node) => string | undefined;
+  /** Color of a mark at the left of a box. */
+  chip?: (node: Node) => string | undefined;
   pick?: (node: Node) => void;
 }
 
@@ -75,10 +79,10 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
 
   const listChain = (node: Node): Node[] => (node.parent ? [...listChain(node.parent), node] : [node]);
   const share = (node: Node): string => formatShare(root.value ? node.value / root.value : 0);
-  const tell = (node: Node): string => options.formatNode?.(node) ?? options.format(node.value);
+  const tell = (node: Node): string => (COMPARISON && options.formatNode?.(node)) || options.format(node.value);
   const describe = (node: Node): string => {
     const names = listChain(node).slice(1);
-    return `${names.map(({ name }) => name).join(" › ") || node.name} · ${tell(node)} · ${share(node)}`;
+    return `${names.map(({ name }) => name).join(" › ") || node.name} · ${(COMPARISON && options.describeNode?.(node)) || `${tell(node)} · ${share(node)}`}`;
   };
   const isMatch = (node: Node): boolean => query !== "" && node.name.toLowerCase().includes(query);
   const countRows = (node: Node, rows: number): number => {
@@ -93,10 +97,16 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
     g.globalAlpha = query && !match ? 0.3 : above ? 0.6 : 1;
     g.fillStyle = fill;
     g.fillRect(x, y, Math.max(0.5, width - (width > 3 ? 1 : 0)), ROW - 1.5);
+    const chip = COMPARISON && width > 20 ? options.chip?.(node) : undefined;
+    const left = COMPARISON && chip ? 16 : 5;
+    if (COMPARISON && chip) {
+      g.fillStyle = chip;
+      g.fillRect(x + 3, y + 4, 9, ROW - 9.5);
+    }
     g.globalAlpha = above ? 0.75 : 1;
     g.fillStyle = match ? ink.page : fill.startsWith("#") && node.parent ? getTextColor(fill) : ink.ink;
-    const value = width > 190 ? `  ${tell(node)} · ${share(node)}` : "";
-    if (width > 30) writeText(g, node.name + value, x + 5, y + ROW / 2, width - 10);
+    const value = width > 190 ? `  ${tell(node)}${COMPARISON && options.formatNode ? "" : ` · ${share(node)}`}` : "";
+    if (width > 30) writeText(g, node.name + value, x + left, y + ROW / 2, width - left - 5);
     boxes.push({ node, x, y, width });
   }
 

@@ -4,7 +4,7 @@ import { buildTree, makeFlame, type Node } from "./flame";
 import { formatCount, formatShare, formatTime } from "./format";
 import type { Page } from "./scope";
 import type { Parts } from "./shell";
-import { type Column, countGaps, listWindows, make, makeTable } from "./tables";
+import { type Column, countGaps, hasStep, listWindows, make, makeTable } from "./tables";
 import { getCauseColor, getStageColor, isStage } from "./theme";
 
 const MOST_GAPS = 300;
@@ -34,13 +34,13 @@ export function makeIdleTime(page: Page) {
   function measureScope(): { all: number; idle: number | null } {
     const scope = getScope();
     let all = 0;
-    const isIn = (step: Step): boolean => (scope.kind === "counted" ? step.counted : scope.kind === "steps" && scope.numbers.has(step.number ?? -1));
+    const isIn = (row: number, step: Step): boolean => (scope.kind === "counted" ? step.counted : scope.kind === "steps" && hasStep(scope, row, step));
     let idle = scope.kind === "steps" || scope.kind === "counted" ? 0 : null;
     for (const row of getRows()) {
       if (head.rows[row].kind === "thread" && !data.rows[row].gaps.length) continue;
       const [first, last] = data.getExtent(row);
       for (const [start, end] of listWindows(data, scope, row)) all += Math.max(0, Math.min(last, end) - Math.max(first, start));
-      if (idle !== null) for (const step of data.rows[row].steps) if (isIn(step)) idle += step.idle;
+      if (idle !== null) for (const step of data.rows[row].steps) if (isIn(row, step)) idle += step.idle;
     }
     return { all, idle };
   }

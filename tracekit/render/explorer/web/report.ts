@@ -3,7 +3,7 @@ import { makeIdleTime } from "./idle";
 import { makeIssues } from "./issues";
 import { makeKernels } from "./kernels";
 import { makeRanks } from "./ranks";
-import type { Content, Page } from "./scope";
+import { type Content, makeOrder, type Page } from "./scope";
 import { capitalize, makeChooser, type Tab } from "./shell";
 import { makeMemoryTab } from "./snapshots";
 import { makeStages } from "./stages";
@@ -47,13 +47,7 @@ export function makeReport(page: Page, rebuild: (tab: string) => void): Content 
     };
     const keys = (["run", "role"] as const).filter((key) => listValues(key).length > 1);
     const list = keys.map((key) => makeChooser(key, `Show one ${key}`, [["", `all ${key}s`], ...listValues(key).map((value): [string, string] => [value, value])], choose));
-    if (head.rows.length > 2)
-      list.push(
-        makeChooser("order", "Order of the rows", [["rank", "by rank"], ["late", "slowest first"]], (value) => {
-          state.order = value === "late" ? "late" : "rank";
-          timeline.redraw();
-        }),
-      );
+    if (head.rows.length > 2) list.push(makeOrder(timeline));
     return list;
   }
   /** Brings up the row of a link, the slowest of many ranks, or the row of the first issue. */

@@ -1,7 +1,8 @@
 // What the parts of a page share: its data, and the part of the recording that is counted.
+import { describeSteps, listStagesSteps } from "./align";
 import type { Data, Head } from "./data";
 import { formatCount, formatShare, formatTime } from "./format";
-import type { Tab } from "./shell";
+import { makeChooser, type Tab } from "./shell";
 import { type Counts, make, makeChip, type Scope } from "./tables";
 import type { Timeline } from "./timeline";
 import type { TimelineState } from "./view";
@@ -43,6 +44,13 @@ export interface Content {
   count: (isLatest: () => boolean) => Promise<void>;
   draw: () => void;
 }
+
+/** A chooser of the order of thin rows. */
+export const makeOrder = ({ state, redraw }: Timeline): HTMLSelectElement =>
+  makeChooser("order", "Order of the rows", [["rank", "by rank"], ["late", "slowest first"]], (value) => {
+    state.order = value === "late" ? "late" : "rank";
+    redraw();
+  });
 
 export function makeKey(text: string, color: string, note = ""): HTMLElement {
   const key = make("span", "key", text);
@@ -92,11 +100,11 @@ export function makePage(data: Data, timeline: Timeline): Page {
     const scope = page.getScope();
     if (scope.kind === "all") return "whole recording";
     if (scope.kind === "counted") return "counted steps";
-    if (scope.kind === "steps") return describeNumbers(scope.numbers);
+    if (scope.kind === "steps") return COMPARISON && state.pair && scope.matched ? describeSteps(data, state.pair, scope.matched) : describeNumbers(scope.numbers);
     if (scope.kind === "window") return `${formatTime(scope.t1 - scope.t0, 4)} selected`;
     const range = data.ranges[[...scope.ranges][0]];
     const number = data.rows[range.row].steps[range.step]?.number;
-    return `${data.names[range.name]}${number == null ? "" : ` in step ${number}`}`;
+    return `${data.names[range.name]}${number == null ? "" : ` in ${COMPARISON ? describeSteps(data, state.pair!, listStagesSteps(data, scope.ranges)) : `step ${number}`}`}`;
   };
   return page;
 }

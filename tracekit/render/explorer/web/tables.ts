@@ -1,14 +1,23 @@
 // Tables, and the numbers in them: kernels and gaps counted over a part of the recording.
-import { type Boxes, type Data, lowerBound } from "./data";
+import { type Boxes, type Data, lowerBound, type Step } from "./data";
 import { formatCount } from "./format";
 
-/** The part of the recording that is counted. Whole steps and stages are counted by launch, a window by time. */
+/**
+ * The part of the recording that is counted. Whole steps and stages are counted by launch, a window by time. `matched` are
+ * the steps of each row of a comparison by position: there, the numbers are those of one row only.
+ */
 export type Scope =
   | { kind: "all" }
   | { kind: "counted" }
-  | { kind: "steps"; numbers: Set<number> }
+  | { kind: "steps"; numbers: Set<number>; matched?: Map<number, Set<number>> }
   | { kind: "stages"; ranges: Set<number> }
   | { kind: "window"; t0: number; t1: number; toRow?: (row: number, time: number) => number };
+
+/** Checks whether a step of a row is one of those that are counted. */
+export function hasStep({ numbers, matched }: Extract<Scope, { kind: "steps" }>, row: number, step: Step | undefined): boolean {
+  if (!step) return false;
+  return COMPARISON && matched ? Boolean(matched.get(row)?.has(step.index)) : numbers.has(step.number ?? -1);
+}
 
 /** Device work of one kernel, path and stage. `name` -1: merged short kernels; `stage` -1: outside any stage. */
 export interface Work {
@@ -80,7 +89,7 @@ function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: 
     if (!rows.has(row[i])) continue;
     if (scope.kind === "stages" && !scope.ranges.has(occurrence[i])) continue;
     const of = data.rows[row[i]].steps[step[i]];
-    if (scope.kind === "steps" && !scope.numbers.has(of?.number ?? -1)) continue;
+    if (scope.kind === "steps" && !hasStep(scope, row[i], of)) continue;
     if (scope.kind === "counted" && !of?.counted) continue;
     const stage = data.ranges[occurrence[i]]?.name ?? -1;
     const weight = weights?.get(row[i]) ?? 1;
@@ -129,7 +138,7 @@ export function listWindows(data: Data, scope: Scope, row: number): [number, num
   if (scope.kind === "all") return [[-Infinity, Infinity]];
   if (scope.kind === "window") return [scope.toRow ? [scope.toRow(row, scope.t0), scope.toRow(row, scope.t1)] : [scope.t0, scope.t1]];
   const { steps, ranges } = data.rows[row];
-  const parts = scope.kind === "stages" ? ranges[0].filter((range) => scope.ranges.has(range.id)) : steps.filter((step) => (scope.kind === "counted" ? step.counted : scope.numbers.has(step.number ?? -1)));
+  const parts = scope.kind === "stages" ? ranges[0].filter((range) => scope.ranges.has(range.id)) : steps.filter((step) => (scope.kind === "counted" ? step.counted : hasStep(scope, row, step)));
   return parts.map(({ start, end }): [number, number] => [start, end]).sort((a, b) => a[0] - b[0]);
 }
 

@@ -5,6 +5,7 @@ import { formatTime } from "./format";
 import { makeHeat } from "./heat";
 import { type Item, makeLanes, type Place } from "./lanes";
 import { getKindColor, getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
+import { matchAllSteps } from "./align";
 import { listSameStages, splitView, type TimelineState, toRow, toStrip, type View } from "./view";
 
 const AXIS = 48;
@@ -73,8 +74,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     frame ||= requestAnimationFrame(draw);
   };
   const lanes = makeLanes(data, state, redraw);
-  const heatRows = COMPARISON ? null : makeHeat(data, state, lanes);
-  const listOrder = heatRows?.listOrder ?? ((): number[] => state.rows.filter((row) => head.rows[row].side === head.rows[state.focus].side));
+  const { listOrder, drawHeat } = makeHeat(data, state, lanes);
   const getTop = (): number => (COMPARISON ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
   const isSmall = (): boolean => COMPARISON || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
@@ -86,7 +86,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
       ? "Drag to pan, pinch to zoom, tap for details."
-      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? " · n next issue · g longest gap" : ""} · / find · ? all keys`;
+      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? ` · n next ${COMPARISON ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
 
   // View
   function setView(t: number, e: number): void {
@@ -135,7 +135,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     events.focused();
   }
   function stepFocus(by: number): void {
-    const rows = listOrder();
+    const rows = listOrder(COMPARISON ? head.rows[state.focus].side : null);
     const row = rows[rows.indexOf(state.focus) + by];
     if (row !== undefined) setFocus(row);
   }
@@ -248,6 +248,12 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     g.fill();
   }
 
+  /** Thin rows below the lanes; in a comparison those of each side, if one has several. */
+  function listHeats(rows: number[]): number[][] {
+    if (!COMPARISON) return isSmall() ? [] : [rows];
+    const sides = [0, 1].map(listOrder);
+    return sides.some(({ length }) => length > 1) ? sides.filter(({ length }) => length) : [];
+  }
   const getView = (): View => splitView({ ...state, alignment: null }, 0, gutter, width)[0];
   function draw(): void {
     cancelAnimationFrame(frame);
@@ -256,8 +262,9 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const began = performance.now();
     const rows = listOrder();
     const full = (COMPARISON && state.pair) || (isSmall() ? rows : [state.focus]);
-    const heat = isSmall() ? [] : rows;
-    const h = Math.max(2, Math.min(12, Math.floor(200 / Math.max(1, heat.length))));
+    const heats = listHeats(rows);
+    const count = heats.flat().length;
+    const h = Math.max(2, COMPARISON ? Math.min(9, Math.floor(140 / count)) : Math.min(12, Math.floor(200 / count)));
     places = [];
     let y = getTop();
     const lists = full.map((row) => {
@@ -267,7 +274,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       places.push(...list);
       return list;
     });
-    height = y + (heat.length ? heat.length * h + 18 : 0);
+    height = y + count * h + heats.length * 18;
     gutter = canvas.clientWidth < 600 ? 58 : 96;
     const surface = prepareCanvas(canvas, height);
     const { g } = surface;
@@ -275,7 +282,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     drawAxis(g);
     if (!COMPARISON) lanes.drawSteps(g, { left: gutter, width }, state.focus, 1);
     full.forEach((row, i) => lanes.drawLanes(g, row, lists[i], splitView(state, row, gutter, width)));
-    if (heatRows && heat.length) places.push(...heatRows.drawHeat(g, getView(), heat, y - 2, h));
+    for (const heat of heats) {
+      places.push(...drawHeat(g, getView(), heat, y - 2, h));
+      y += heat.length * h + 18;
+    }
     drawSelection(g);
     drawPins(g);
     drawMark(g);
@@ -348,7 +358,8 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
     if (!steps.length) return;
     const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toStrip(state.alignment, state.focus, time));
-    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers) } };
+    const matched = COMPARISON && matchAllSteps(data, state.focus, steps.map(({ index }) => index));
+    state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers), ...(matched && { matched }) } };
     redraw();
     events.selected();
   }
@@ -460,7 +471,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (item?.pin !== undefined) return events.pinned(item.pin);
     if (item?.step !== undefined) return selectSteps([item.step]);
     if (y < getTop() - 6) return clear();
-    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !COMPARISON) {
+    if (item?.row !== undefined && item.row !== state.focus && state.rows.includes(item.row) && !(COMPARISON && state.pair?.includes(item.row))) {
       state.mark = null;
       setFocus(item.row);
     } else if (item?.t0 !== undefined) state.mark = { row: item.row!, t0: item.t0, t1: item.t1! };

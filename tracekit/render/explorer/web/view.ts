@@ -1,4 +1,5 @@
 // Where a time is on the strip. Rows of a comparison may be aligned: the same stage of the same step begins at the same x.
+import { listMatchedStages } from "./align";
 import type { Data, Range } from "./data";
 import type { Scope } from "./tables";
 
@@ -86,8 +87,8 @@ export function splitView(state: TimelineState, row: number, left: number, width
   if (!pieces) return whole;
   const views: View[] = [];
   const getX = (time: number): number => left + ((time - t) / (e - t)) * (width - left);
-  for (const { start, end, at } of pieces) {
-    const length = end - start;
+  for (const { start, end, at, room } of pieces) {
+    const length = Math.min(end - start, room);
     if (at > e || at + length < t || !length) continue;
     const shift = start - at;
     const [from, to] = [Math.max(t, at) + shift, Math.min(e, at + length) + shift];
@@ -98,6 +99,7 @@ export function splitView(state: TimelineState, row: number, left: number, width
 
 /** The same outer stage, in the same step, of other rows. */
 export function listSameStages(data: Data, range: Range): Range[] {
+  if (COMPARISON) return listMatchedStages(data, range);
   const getNumber = ({ row, step }: Range): number | null => data.rows[row].steps[step]?.number ?? null;
   const number = getNumber(range);
   return data.ranges.filter((other) => other.depth === 0 && other.name === range.name && (other.id === range.id || (number !== null && getNumber(other) === number)));
