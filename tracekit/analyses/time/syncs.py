@@ -126,10 +126,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(rows):
         reason = "no synchronizing call was recorded in a step or stage"
         return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
-    held_up = find_sync_bound_roles(measured, thresholds.of("host-sync-stalls"))
+    bound = find_sync_bound_roles(measured, thresholds.of("host-sync-stalls"))
     return ANALYSIS.answered(
         sheets=lambda: (_make_sync_call_table(measured, rows),),
-        findings=tuple(_report_sync_stalls(measured, role, thresholds) for role in held_up),
+        findings=tuple(_report_sync_stalls(measured, role, thresholds) for role in bound),
         verdicts=unseen,
     )
 
@@ -253,6 +253,8 @@ ANALYSIS = Analysis(
             "stage_ratio": 0.03,
             # with at least this many calls per step that return to an idle device, in all such stages of a role.
             "syncs_per_step": 20,
+            # Idle time after calls of the same ops in another stage, as a share of it, from which the finding includes them.
+            "alike_ratio": 0.01,
         }
     },
     measure=measure,

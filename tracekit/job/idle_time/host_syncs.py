@@ -1,4 +1,4 @@
-"""Roles held up by synchronizing calls, and the time that these cost (rule R02)."""
+"""Roles that wait for synchronizing calls, and the time that these cost (rule R02)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tracekit.model.trace import Measurements
 class SyncBoundRole:
     """A role and its synchronizing calls, with their rows of `sync_stalls`.
 
-    `windows` are the stages with these calls, most idle time first. `held_up` are the keys of those that the calls hold up.
+    `windows` are the stages with these calls, most idle time first. `bound` are the keys of those with enough idle time.
     """
 
     windows: Sequence[StageWindow]
-    held_up: Collection[StageKey]
+    bound: Collection[StageKey]
     calls: Frame = field(repr=False, compare=False)
 
     def sum(self, name: str) -> int:
@@ -51,9 +51,9 @@ class SyncBoundRole:
 
 
 def find_sync_bound_roles(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBoundRole]:
-    """Find the roles that synchronizing calls hold up, by rule R02.
+    """Find the roles that wait for synchronizing calls, by rule R02.
 
-    Calls hold up a stage if it is idle after them for long enough. The calls of all such stages of a step have to be enough.
+    A stage is bound if it is idle after calls for long enough. The calls of all bound stages of a step have to be enough.
     """
     rows = list_rows_of_windows(measured, "sync_stalls")
     by_stage = rows.group_by(*STAGE_KEY).agg(stall_count=sum_of("stall_count"), idle_ns=sum_of("idle_ns"))
@@ -64,38 +64,39 @@ def find_sync_bound_roles(measured: Measurements, limit: Mapping[str, float]) ->
             windows[window.owner].append(window)
     roles = []
     for owner, of_role in windows.items():
-        held_up = [window for window in of_role if window.share(sums[window.key]["idle_ns"]) >= limit["stage_ratio"]]
-        stalls = sum(sums[window.key]["stall_count"] for window in held_up)
-        if held_up and held_up[0].steps.mean(stalls) >= limit["syncs_per_step"]:
-            keys = {window.key for window in held_up}
-            roles.append(_collect_calls(rows.filter(find_rows_of_owners(rows, [owner])), of_role, keys))
+        bound = [window for window in of_role if window.share(sums[window.key]["idle_ns"]) >= limit["stage_ratio"]]
+        stalls = sum(sums[window.key]["stall_count"] for window in bound)
+        if bound and bound[0].steps.mean(stalls) >= limit["syncs_per_step"]:
+            calls = rows.filter(find_rows_of_owners(rows, [owner]))
+            roles.append(_collect_calls(calls, of_role, {window.key for window in bound}, limit["alike_ratio"]))
     return roles
 
 
-def _collect_calls(rows: Frame, windows: Sequence[StageWindow], held_up: Collection[StageKey]) -> SyncBoundRole:
-    """Collect the calls in the stages that they hold up, and calls of the same ops in the role's other stages."""
-    is_held_up = _find_rows_of_stages(rows, held_up)
-    kinds = rows.filter(is_held_up & (rows["idle_ns"] > 0))
-    is_alike = rows.is_among(kinds, ("op", "call"), optional=("op", "call"))
-    calls = rows.filter(is_held_up | is_alike)
+def _collect_calls(
+    rows: Frame, windows: Sequence[StageWindow], bound: Collection[StageKey], alike_ratio: float
+) -> SyncBoundRole:
+    """Collect the calls in bound stages, and calls of the same ops where another stage is idle after them for long enough."""
+    is_bound = _find_rows_of_stages(rows, bound)
+    kinds = rows.filter(is_bound & (rows["idle_ns"] > 0))
+    calls = rows.filter(is_bound | rows.is_among(kinds, ("op", "call"), optional=("op", "call")))
     by_stage = calls.group_by(*STAGE_KEY).agg(idle_ns=sum_of("idle_ns"))
     idle = dict(zip(list_stage_keys(by_stage), by_stage.values("idle_ns"), strict=True))
-    of_calls = sorted(
-        (window for window in windows if idle.get(window.key)), key=lambda window: idle[window.key], reverse=True
-    )
-    is_counted = _find_rows_of_stages(calls, {window.key for window in of_calls})
-    return SyncBoundRole(of_calls, held_up, calls.filter(is_counted))
+    chosen = [
+        window for window in windows if window.key in bound or window.share(idle.get(window.key, 0)) >= alike_ratio
+    ]
+    chosen.sort(key=lambda window: idle[window.key], reverse=True)
+    return SyncBoundRole(chosen, bound, calls.filter(_find_rows_of_stages(calls, {window.key for window in chosen})))
 
 
 def _find_rows_of_stages(rows: Frame, keys: Collection[StageKey]) -> Bools:
-    """Find the rows of these stages."""
+    """Find the rows of the stages with these keys."""
     groups = rows.group_by(*STAGE_KEY)
     return np.array([key in keys for key in list_stage_keys(groups.agg())], np.bool_)[groups.number]
 
 
 def list_sync_bound_keys(measured: Measurements, limit: Mapping[str, float]) -> set[StageKey]:
-    """List run, role and stage of all stages that synchronizing calls hold up, by rule R02."""
-    return {key for role in find_sync_bound_roles(measured, limit) for key in role.held_up}
+    """List run, role and stage of all bound stages of `find_sync_bound_roles`."""
+    return {key for role in find_sync_bound_roles(measured, limit) for key in role.bound}
 
 
 def list_judged_sync_bound_keys(measured: Measurements, thresholds: Thresholds) -> set[StageKey]:
