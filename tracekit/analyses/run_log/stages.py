@@ -256,14 +256,14 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
 
 
 def _describe_longest_gap(steps: LoggedSteps) -> str:
-    """Describe where most of the time in no timer is, if one of the counted steps has more than half of it."""
+    """Describe the counted step with more than half of the time in no timer; empty if no step has."""
     counted = steps.counted.counted
     residual = np.where(counted, steps.residual_s, 0.0)
     longest = int(np.argmax(residual))
     share = residual[longest] / residual.sum() if residual.sum() > 0 else 0.0
     if counted.sum() < 2 or share <= 0.5:
         return ""
-    return f"{format_quantity(float(share), 'ratio')} of it in step {steps.log.step[longest]}"
+    return f"{format_quantity(float(share), 'ratio')} in step {steps.log.step[longest]}"
 
 
 def _make_stage_row(steps: LoggedSteps, stage: LoggedStage, mean_s: float, wall_s: float) -> tuple[Any, ...]:

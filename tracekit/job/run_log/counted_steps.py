@@ -51,10 +51,10 @@ class SteadySteps:
 def choose_counted_steps(log: RunLog, profiled_steps: Collection[int] = ()) -> SteadySteps:
     """Choose the steps that count: without the first 3 after each start (2 of 7 to 9 steps, 1 of 6, none of fewer).
 
-    `profiled_steps` are the numbers of steps that a profiler was set to record. A profiler that starts and stops makes a step
-    longer; where more than half of the steps are profiled, they count.
+    `profiled_steps` are the numbers of steps that a profiler was set to record. Starting and stopping a profiler takes time
+    in these steps; they count where they are more than half of all steps.
     """
-    profiled = _find_profiled_rows(log) | np.isin(log.step, list(profiled_steps))
+    profiled = _mark_profiled_rows(log) | np.isin(log.step, list(profiled_steps))
     marked = _find_marked_rows(log)
     for mask in (profiled, marked):
         if mask.mean() > MOST_MARKED:
@@ -82,8 +82,8 @@ def _find_marked_rows(log: RunLog) -> Mask:
     return marked
 
 
-def _find_profiled_rows(log: RunLog) -> Mask:
-    """Find the rows in which a profiler started or stopped."""
+def _mark_profiled_rows(log: RunLog) -> Mask:
+    """Mark the rows in which a profiler started or stopped."""
     profiled = np.zeros(len(log), np.bool_)
     for name in _PROFILER:
         if name in log.series:

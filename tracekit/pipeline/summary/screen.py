@@ -118,10 +118,10 @@ def _list_run_ranks(measured: Measurements) -> str:
     if not ranks:
         return "ranks unknown"
     world = f" of {worlds[0]}" if len(worlds) == 1 else ""
-    return _format_numbers("rank", ranks, world)
+    return _phrase_numbers("rank", ranks, world)
 
 
-def _format_numbers(word: str, values: Sequence[int], suffix: str = "") -> str:
+def _phrase_numbers(word: str, values: Sequence[int], suffix: str = "") -> str:
     """Format numbers as `ranks 0–7 of 8`, or `64 ranks of 1000: 0, 15, 31 …` if there are too many ranges."""
     short = format_ranges(values, MAX_PIECES)
     if short.endswith("…"):
@@ -145,9 +145,9 @@ def _list_run_steps(measured: Measurements, left_out: Sequence[DroppedStep]) -> 
     repeats = len(walls) and walls.is_in("origin", REPEATING).all()
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:
-        return f"{_format_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out, runs)})"
+        return f"{_phrase_numbers(word, sorted(counting))} of {format_ranges(step_numbers, MAX_PIECES)} ({explain_left_out_steps(left_out, runs)})"
     if step_numbers:
-        return _format_numbers(word, step_numbers)
+        return _phrase_numbers(word, step_numbers)
     count = len(walls)
     return f"{count:,} {choose_plural(count, 'capture')} without a step number" if count else ""
 

@@ -149,7 +149,7 @@ _ROW_KINDS = {
 }
 
 
-def count_rows_by_kind(trace: ScannedTrace, is_kept: Bools) -> dict[str, int]:
+def count_chrome_rows(trace: ScannedTrace, is_kept: Bools) -> dict[str, int]:
     """Count the rows of each kind, in words of the field; metadata is not counted."""
     counts: dict[str, int] = dict.fromkeys((*_ROW_KINDS.values(), "other row"), 0)
     for name, code in CLASS_CODE.items():

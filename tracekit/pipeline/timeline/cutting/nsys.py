@@ -158,7 +158,7 @@ _ROW_KINDS = {
 }
 
 
-def count_rows_by_kind(path: Path) -> dict[str, int]:
+def count_nsys_rows(path: Path) -> dict[str, int]:
     """Count the rows of a cut by kind, in words of the field; tables without times are not counted."""
     counts: dict[str, int] = dict.fromkeys((*_ROW_KINDS.values(), "other row"), 0)
     with closing(sqlite3.connect(path)) as connection:

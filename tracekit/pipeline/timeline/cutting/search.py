@@ -370,9 +370,9 @@ class _Cutter:
         counts: Counter[str] = Counter()
         for source, path in zip(candidate.sources, files, strict=True):
             if source.reader == "nsys":
-                counts.update(nsys.count_rows_by_kind(path))
+                counts.update(nsys.count_nsys_rows(path))
             else:
-                counts.update(chrome.count_rows_by_kind(self._scan(source), self._select_rows(source, candidate)))
+                counts.update(chrome.count_chrome_rows(self._scan(source), self._select_rows(source, candidate)))
         return ", ".join(
             f"{count:,} {choose_plural(count, kind, _PLURALS.get(kind, kind + 's'))}"
             for kind, count in counts.items()
