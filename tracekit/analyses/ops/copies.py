@@ -223,27 +223,20 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
             _locate_copies(row, of_run),
             round(gain),
             gain_ratio,
-            caveats=() if pinned_rate else (_UNKNOWN_RATE,),
-            changes=tuple(_write_copy_changes(row, pinned_rate)),
+            changes=tuple(_write_copy_changes(row)),
             instances=_pick_copies(measured, row, of_run),
         )
 
 
-_UNKNOWN_RATE = "no pinned copy of this direction was recorded: the prediction leaves out its time"
-
-
-def _write_copy_changes(row: Mapping[str, Any], pinned_rate: float | None) -> Iterator[str]:
-    """List the changes of the fix: large copies do not block, and take as long as their bytes at the pinned rate."""
+def _write_copy_changes(row: Mapping[str, Any]) -> Iterator[str]:
+    """List the changes of the fix: copies do not block and take no time; small ones from the device stay as they are."""
     rate = _find_rate_of_large(row)
     chosen: dict[str, Any] = {"op": f"{row['direction']}.*Pageable"}
     if row["direction"] == "DtoH" and row["small_count"] and rate:
         # Small ones are scalars that the program reads at once.
         chosen["longer_than_us"] = round(SMALL_BYTES / rate / 1_000, 3)
     yield write_change("unblock", **chosen)
-    if pinned_rate is None or rate is None:
-        yield write_change("set", "device", **chosen, to_us=0)
-    elif rate < pinned_rate:
-        yield write_change("scale", "device", **chosen, factor=round(rate / pinned_rate, 4))
+    yield write_change("set", "device", **chosen, to_us=0)
 
 
 def _find_rate_of_large(row: Mapping[str, Any]) -> float | None:
