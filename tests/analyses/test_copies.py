@@ -1,5 +1,6 @@
 """Copies by direction and memory, and their rates: Σ bytes / Σ time in 1e9 bytes per second."""
 
+import json
 import os
 from pathlib import Path
 
@@ -291,3 +292,22 @@ def test_only_the_exposed_time_of_large_pageable_copies_can_be_saved(tmp_path):
     claim, saving, evidence = found["DtoH"]
     assert (claim, saving) == ("6 D2H copies use pageable host memory", 5_000_000)
     assert (evidence["pageable_bytes"], evidence["pinned_gb_per_s"]) == (8 * MIB + 64_000, None)
+
+
+def changes_of(tmp_path, rows):
+    """The changes of the one finding of R08."""
+    path = write(tmp_path / "rank0.json", rows)
+    report = analyze_uncached(path, Options(jobs=1, questions=("copies", "transfers"))).report
+    (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
+    return [json.loads(change) for change in found.changes]
+
+
+def test_scalars_that_are_read_still_block(tmp_path):
+    """16 MB in 10 ms: 64,000 bytes take 40 µs at this rate. A copy of 4 bytes in 2 µs is shorter."""
+    rows = pageable(16_000_000, 10_000, pinned=False)
+    rows += [memcpy("Memcpy HtoD (Pageable -> Device)", at + 60_000, 2, 4) for at in (0, 100_000)]
+    rows = [
+        row | {"name": row["name"].replace("HtoD (Pageable -> Device)", "DtoH (Device -> Pageable)")} for row in rows
+    ]
+    changes = changes_of(tmp_path, rows)
+    assert [change["longer_than_us"] for change in changes] == [40, 40]

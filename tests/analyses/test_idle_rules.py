@@ -103,6 +103,61 @@ def test_without_stages_the_step_is_judged(tmp_path):
     assert found.places[0].stage is None
 
 
+def in_stages(*stages):
+    """A step of these stages (name, rows of `synchronised`), 100 apart."""
+    rows, begin = [], 0
+    for name, stage in stages:
+        for row in stage[1:]:
+            args = row.get("args", {})
+            if "correlation" in args:
+                args = args | {"correlation": args["correlation"] + begin}
+            title = name if row["name"] == "update_actor" else row["name"]
+            rows.append(row | {"name": title, "ts": row["ts"] + begin, "args": args})
+        begin += stage[1]["dur"] + 100
+    return [step(1, 0, begin), *rows]
+
+
+TWO_STAGES = [
+    ("old_log_prob", synchronised(idle=4, calls=10, stage=1000)),
+    ("update_actor", synchronised(calls=10, stage=1000)),
+]
+
+
+def test_calls_of_all_stages_of_a_step_are_counted(tmp_path):
+    """10 calls with 4 of idle time after each, and 10 with 3: 70 of 2000. With one call less, too few."""
+    (found,) = findings(tmp_path, in_stages(*TWO_STAGES), "host-sync-stalls")
+    assert found.claim == "20 synchronizing calls per step leave GPUs idle for 3.5 % of old_log_prob and update_actor"
+    assert (found.cost_ns, evidence(found)["stall_count"], evidence(found)["idle_ratio"]) == (70_000, 20, 0.035)
+    assert [json.loads(change)["stage"] for change in found.changes] == ["old_log_prob", "update_actor"]
+    fewer = [TWO_STAGES[0], ("update_actor", synchronised(idle=4, calls=9, stage=1000))]
+    assert findings(tmp_path / "fewer", in_stages(*fewer), "host-sync-stalls") == []
+
+
+def test_a_stage_that_loses_little_does_not_add_calls(tmp_path):
+    """15 of 2000 is less than 3 %: its 5 calls do not make 20 of 15."""
+    few = ("gen", synchronised(calls=5, stage=2000))
+    others = [("values", synchronised(calls=15, stage=1500)), few]
+    assert findings(tmp_path, in_stages(*others), "host-sync-stalls") == []
+
+
+@pytest.mark.parametrize(
+    ("item", "idle", "calls", "share"),
+    [("aten::item", 4, 25, "2.2"), ("aten::nonzero", 4, 20, "3.5"), ("aten::item", 3, 20, "3.5")],
+)
+def test_the_fix_reaches_calls_of_the_same_op_in_other_stages(tmp_path, item, idle, calls, share):
+    """5 calls with 4 of idle time each in a stage of 2000, 1 %: with the others 90 of 4000, 2.25 %. Not of another op, nor with 3."""
+    third = [
+        row | {"name": item} if row["name"] == "aten::item" else row
+        for row in synchronised(idle=idle, calls=5, stage=2000)
+    ]
+    (found,) = findings(tmp_path, in_stages(*TWO_STAGES, ("gen", third)), "host-sync-stalls")
+    named = "2 other stages" if calls == 25 else "update_actor"
+    claim = f"{calls} synchronizing calls per step leave GPUs idle for {share} % of old_log_prob and {named}"
+    assert found.claim == claim
+    stages = ["old_log_prob", "update_actor", *["gen"] * (calls == 25)]
+    assert [json.loads(change)["stage"] for change in found.changes] == stages
+
+
 def test_calls_by_op_are_shown_per_step(tmp_path):
     shown = section(write(tmp_path / "rank0.json", synchronised()), "syncs")
     (row,) = rows_of(shown, "sync_calls")

@@ -43,6 +43,16 @@ def test_the_factor_is_the_median_ratio_of_kernels_of_the_same_work(tmp_path):
     assert (contention.factor, contention.kernels) == (pytest.approx(1.5), 48)
 
 
+def test_kernels_alone_of_different_lengths_are_not_the_same_work(tmp_path):
+    """Every other kernel alone takes three times as long: nothing shows which of the two runs beside the collective."""
+    rows = [make_rank(rank) for rank in (0, 1)]
+    for of_rank in rows:
+        alone = [row for row in of_rank if row["name"] == "gemm" and row["dur"] == ALONE]
+        for row in alone[::2]:
+            row["dur"] = ALONE / 3
+    assert measure_contention(replay_rows(tmp_path, *rows).job) is None
+
+
 def test_kernels_without_a_collective_beside_them_get_shorter(tmp_path):
     run = replay_two(tmp_path)
     after = run.after({"do": "remove", "on": "collective", "op": "AllReduce"})

@@ -22,6 +22,8 @@ ALONE, BESIDE = 0.02, 0.5
 """A kernel runs alone if a collective covers at most the first share of its time, and during a collective from the second share on."""
 LEAST_ALONE = 3
 """Kernels of the same work that have to run alone, for the usual length of the others."""
+ALIKE = 0.2
+"""Kernels of the same name, grid and shapes that run alone do different work if the middle half of their lengths spreads by more."""
 LEAST_BESIDE, LEAST_OF_NAME = 20, 12
 """Kernels during collectives that a factor needs: for all kernels, and for those of one name."""
 LEAST_FACTOR = 1.03
@@ -95,7 +97,10 @@ def _is_significant(lost: Floats, least: int) -> bool:
 
 
 def _find_lengths_alone(work: Ints, length: Floats, is_alone: Mask) -> Floats:
-    """Find the median length of kernels of the same work that ran alone; 0 for too few."""
+    """Find the median length of kernels of the same work that ran alone; 0 for too few, or if their lengths are not alike.
+
+    Persistent kernels have one grid for products of any size: without shapes their lengths are the only difference.
+    """
     usual = np.zeros(len(work))
     rows = np.flatnonzero(is_alone & (work >= 0))
     order = rows[np.lexsort((length[rows], work[rows]))]
@@ -103,7 +108,9 @@ def _find_lengths_alone(work: Ints, length: Floats, is_alone: Mask) -> Floats:
         return usual
     begin = np.flatnonzero(np.diff(work[order], prepend=-1))
     count = np.diff(np.append(begin, len(order)))
-    middle = np.where(count >= LEAST_ALONE, length[order[begin + count // 2]], 0.0)
+    low, middle, high = (length[order[begin + count * part // 4]] for part in (1, 2, 3))
+    is_alike = (count >= LEAST_ALONE) & (high - low <= ALIKE * middle)
+    middle = np.where(is_alike, middle, 0.0)
     of_work = np.zeros(int(work.max()) + 1)
     of_work[work[order[begin]]] = middle
     known = work >= 0

@@ -223,12 +223,27 @@ def _find_pageable_copies(measured: Measurements, pooled: Frame, thresholds: Thr
             _locate_copies(row, of_run),
             round(gain),
             gain_ratio,
-            changes=(
-                write_change("unblock", op=f"{row['direction']}.*Pageable"),
-                write_change("set", "device", op=f"{row['direction']}.*Pageable", to_us=0),
-            ),
+            changes=tuple(_write_copy_changes(row)),
             instances=_pick_copies(measured, row, of_run),
         )
+
+
+def _write_copy_changes(row: Mapping[str, Any]) -> Iterator[str]:
+    """List the changes of the fix: copies do not block and take no time; small ones from the device stay as they are."""
+    rate = _find_rate_of_large(row)
+    chosen: dict[str, Any] = {"op": f"{row['direction']}.*Pageable"}
+    if row["direction"] == "DtoH" and row["small_count"] and rate:
+        # Small ones are scalars that the program reads at once.
+        chosen["longer_than_us"] = round(SMALL_BYTES / rate / 1_000, 3)
+    yield write_change("unblock", **chosen)
+    yield write_change("set", "device", **chosen, to_us=0)
+
+
+def _find_rate_of_large(row: Mapping[str, Any]) -> float | None:
+    """Compute the rate of copies of more than 64,000 bytes, in bytes per ns; None without a recorded one."""
+    size = (row["rated_bytes"] or 0) - row["small_bytes"]
+    length = (row["rated_ns"] or 0) - row["small_ns"]
+    return size / length if size > 0 and length > 0 else None
 
 
 MAX_PLACES = 8
@@ -263,10 +278,9 @@ def _is_memory(row: Mapping[str, Any], kind: str) -> bool:
 
 
 def _find_pinned_rate(pooled: Frame, row: Mapping[str, Any]) -> float | None:
-    """Return the best rate of copies from or to pinned memory of the same run and direction."""
+    """Return the best rate of large copies from or to pinned memory of the same run and direction."""
     is_alike = pooled.equals("run", row["run"]) & pooled.equals("direction", row["direction"])
-    alike = pooled.filter(is_alike).rows("memory", "gb_per_s")
-    rates = [each["gb_per_s"] for each in alike if _is_memory(each, "pinned")]
+    rates = [_find_rate_of_large(each) for each in pooled.filter(is_alike).rows() if _is_memory(each, "pinned")]
     return max((rate for rate in rates if rate is not None), default=None)
 
 

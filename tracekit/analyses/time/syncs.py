@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import make_label_headings
+from tracekit.job.frames import make_label_headings, phrase_run
 from tracekit.job.idle_time.call_tree import format_python_frame
 from tracekit.job.idle_time.causes import DAMAGED_REASON, make_idle_time_measurement
-from tracekit.job.idle_time.host_syncs import SyncBoundStage, find_sync_bound_stages
+from tracekit.job.idle_time.host_syncs import SyncBoundRole, find_sync_bound_roles
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_cost_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
@@ -23,6 +23,7 @@ from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.frame import Frame, sum_of
 from tracekit.model.tables.keys import sort_rows_by_keys, sum_by_keys
 from tracekit.model.text.changes import write_change, write_name_pattern
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -125,11 +126,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(rows):
         reason = "no synchronizing call was recorded in a step or stage"
         return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
-    sync_windows = find_sync_bound_stages(measured, thresholds.of("host-sync-stalls"))
-    of_windows = [_report_sync_stalls(measured, sync_window, rows, thresholds) for sync_window in sync_windows]
+    bound = find_sync_bound_roles(measured, thresholds.of("host-sync-stalls"))
     return ANALYSIS.answered(
         sheets=lambda: (_make_sync_call_table(measured, rows),),
-        findings=tuple(of_windows),
+        findings=tuple(_report_sync_stalls(measured, role, thresholds) for role in bound),
         verdicts=unseen,
     )
 
@@ -172,52 +172,59 @@ def _make_sync_call_table(measured: Measurements, rows: Frame) -> Sheet:
     )
 
 
-def _report_sync_stalls(
-    measured: Measurements, sync_window: SyncBoundStage, rows: Frame, thresholds: Thresholds
-) -> Finding:
+def _report_sync_stalls(measured: Measurements, role: SyncBoundRole, thresholds: Thresholds) -> Finding:
     """Report R02: synchronizing calls after which the GPU idles until the host has launched again."""
-    window = sync_window.window
-    idle, (lost, ratio) = window.per_step(sync_window.idle_ns)[0], window.per_step(sync_window.lost_ns)
-    stalls_per_step = window.steps.mean(sync_window.stall_count)
-    is_inside = rows.equals("run", window.run) & rows.equals("role", window.role)
-    of_window = rows.filter(is_inside & rows.equals("canonical", window.canonical))
-    by_op = of_window.group_by("op", "call").agg(count=sum_of("count"), idle_ns=sum_of("idle_ns"))
+    calls, window = role.calls, role.windows[0]
+    idle, (lost, ratio) = window.per_step(role.sum("idle_ns"))[0], window.per_step(role.lost_ns)
+    stalls_per_step = window.steps.mean(role.sum("stall_count"))
+    by_op = calls.group_by("canonical", "op", "call").agg(count=sum_of("count"), idle_ns=sum_of("idle_ns"))
     most = by_op.sort("idle_ns", "count", descending=["idle_ns", "count"]).head(3)
-    tops = [(row["op"] or row["call"] or "calls of other kinds", row["call"]) for row in most.rows()]
-    share = window.share(sync_window.idle_ns)
-    place = _locate_sync_calls(of_window)
+    tops = [(row["canonical"], row["op"] or row["call"] or "calls of other kinds", row["call"]) for row in most.rows()]
+    place = _locate_sync_calls(calls)
     return Finding(
         "host-sync-stalls",
         thresholds.severity(ratio),
-        f"{stalls_per_step:,.0f} synchronizing calls per step leave GPUs idle for {format_quantity(share, 'ratio')} of {window.name}"
+        f"{stalls_per_step:,.0f} synchronizing calls per step leave GPUs idle for"
+        f" {format_quantity(role.idle_ratio, 'ratio')} of {_name_windows(measured, role)}"
         + (f", most in {place}" if place else ""),
-        f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step instead of per micro-batch",
+        f"avoid those of {tops[0][1]}: keep scalars on the device and read them once per step instead of per micro-batch",
         (
-            make_evidence_metric("sync_count", window.steps.mean(sync_window.count), "calls per step and GPU"),
+            make_evidence_metric("sync_count", window.steps.mean(role.sum("count")), "calls per step and GPU"),
             make_evidence_metric("stall_count", stalls_per_step, "to an idle GPU"),
             make_evidence_metric("idle_ns", round(idle), "idle after them, per step"),
             make_evidence_metric("later_ns", round(lost - idle), "until the host is ahead again"),
-            make_evidence_metric("idle_ratio", share, "of the stage"),
+            make_evidence_metric(
+                "idle_ratio", role.idle_ratio, f"of the {choose_plural(len(role.windows), 'stage', 'stages')}"
+            ),
         ),
         tuple(
             Place(
                 run=window.run,
                 role=window.role,
-                stage=window.canonical,
+                stage=stage,
                 name=name if call in (None, name) else f"{name} ({call})",
             )
-            for name, call in tops
+            for stage, name, call in tops
         ),
         round(lost),
         ratio,
-        changes=tuple(_write_sync_changes(window.canonical, by_op)),
-        instances=pick_cost_instances(measured, of_window, "idle_ns"),
+        changes=tuple(change for each in role.windows for change in _write_sync_changes(each.canonical, by_op)),
+        instances=pick_cost_instances(measured, calls, "idle_ns"),
     )
 
 
+def _name_windows(measured: Measurements, role: SyncBoundRole) -> str:
+    """Name the stages with the calls; those after the second by their number."""
+    first, *others = role.windows
+    if not others:
+        return first.name
+    named = others[0].canonical if len(others) == 1 else f"{len(others)} other stages"
+    return f"{first.canonical} and {named}{phrase_run(measured, first.run)}"
+
+
 def _write_sync_changes(stage: str | None, by_op: Frame) -> Iterator[str]:
-    """List the changes of the fix: these ops, and calls outside any op, no longer wait for the device."""
-    idle = by_op.filter(by_op["idle_ns"] > 0)
+    """List the changes of the fix in one stage: these ops, and calls outside any op, no longer wait for the device."""
+    idle = by_op.filter(by_op.equals("canonical", stage) & (by_op["idle_ns"] > 0))
     ops = [row["op"] for row in idle.rows("op") if row["op"]]
     calls = [row["call"] for row in idle.rows("op", "call") if not row["op"] and row["call"]]
     if ops:
@@ -244,8 +251,10 @@ ANALYSIS = Analysis(
         "host-sync-stalls": {
             # Idle time after synchronizing calls, until the next device op, as a share of a stage (of the step where there is none),
             "stage_ratio": 0.03,
-            # with at least this many calls per step in it that return to an idle device.
+            # with at least this many calls per step that return to an idle device, in all such stages of a role.
             "syncs_per_step": 20,
+            # Idle time after calls of the same ops in another stage, as a share of it, from which the finding includes them.
+            "alike_ratio": 0.01,
         }
     },
     measure=measure,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.job.frames import UNIT, name_stages
-from tracekit.job.idle_time.host_syncs import find_sync_bound_stages
+from tracekit.job.idle_time.host_syncs import list_judged_sync_bound_keys, list_sync_bound_keys
 from tracekit.job.idle_time.launching import list_launch_bound_keys
 from tracekit.job.stages.periodic import list_chore_keys
 from tracekit.job.stages.windows import (
@@ -248,9 +248,7 @@ def _list_stages_claimed_between_ops(measured: Measurements, thresholds: Thresho
     asked = thresholds.values
     if "launch-bound" in asked and measured.has("host_counts"):
         keys |= list_launch_bound_keys(measured, thresholds)
-    if "host-sync-stalls" in asked and measured.has("sync_stalls"):
-        limit = thresholds.of("host-sync-stalls")
-        keys.update(calls.window.key for calls in find_sync_bound_stages(measured, limit))
+    keys |= list_judged_sync_bound_keys(measured, thresholds)
     if {"host-sync-stalls", "stage-edge-idle"} <= asked.keys() and measured.has("stage_edges"):
         rows = list_edge_rows(measured, asked["host-sync-stalls"])
         waiting = find_owners_idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
@@ -274,7 +272,7 @@ def list_edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> F
     rows = list_undamaged_rows(measured, "stage_edges")
     rows = rows.with_columns(canonical=name_stages(rows), next_canonical=name_stages(rows, "next_stage"))
     rows = rows.filter(~rows.is_missing("canonical") & ~rows.is_missing("next_canonical"))
-    bound = {held_up.window.key for held_up in find_sync_bound_stages(measured, sync_limit)}
+    bound = list_sync_bound_keys(measured, sync_limit)
     by_stage = rows.group_by(*_FOLLOWED)
     is_bound = np.array([tuple(row.values()) in bound for row in by_stage.agg().rows()], np.bool_)
     after_sync_ns = np.where(is_bound[by_stage.number], rows["after_sync_ns"], 0)

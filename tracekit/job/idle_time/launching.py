@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.job.frames import clear_redundant_parts, name_stages
-from tracekit.job.idle_time.host_syncs import list_sync_bound_keys
+from tracekit.job.idle_time.host_syncs import list_judged_sync_bound_keys
 from tracekit.job.stages.windows import STAGE_KEY, list_stage_keys
 from tracekit.model.tables.frame import Frame, concat, count_distinct_of, median_of, sum_of, where
 from tracekit.model.tables.keys import PROCESS
@@ -38,7 +38,7 @@ def pool_launch_counts(measured: Measurements) -> Frame:
 def subtract_synced_gaps(measured: Measurements, thresholds: Thresholds) -> Frame:
     """Pool host counts without the launch gaps that rule R02 counts, in its stages and their steps."""
     table = pool_launch_counts(measured)
-    synced = list_sync_bound_keys(measured, thresholds)
+    synced = list_judged_sync_bound_keys(measured, thresholds)
     if not synced or not len(table):
         return table
     gaps = list(zip(list_stage_keys(table), table.integers("synced_gap_ns").tolist(), strict=True))
