@@ -12,4 +12,5 @@ collect_ignore_glob = [
     "scale_*.py",
     "analyze_run.py",
     "replay_cost.py",
+    "page_cost.py",
 ]

@@ -396,9 +396,14 @@ NO_TRACE = (
 )
 
 
-@pytest.mark.parametrize("path", [EXAMPLES / "simulated_memory", DATA / "cases" / "verl_async_log"])
-def test_memory_snapshots_and_logs_are_refused(call, path):
-    assert refusal(call, path) == NO_TRACE
+def test_memory_snapshots_are_refused(call):
+    assert refusal(call, EXAMPLES / "simulated_memory") == NO_TRACE
+
+
+def test_a_log_is_refused_with_the_command_that_shows_its_bounds(call):
+    said, hint = refusal(call, DATA / "cases" / "verl_async_log")
+    assert said == NO_TRACE[0]
+    assert hint == "tracekit analyze PATH -v shows the step of an RL log under other schedules, as bounds"
 
 
 def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):

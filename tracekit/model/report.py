@@ -6,6 +6,7 @@ Table cells are plain values in the unit of their column; only `render` rounds a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
@@ -417,7 +418,7 @@ class Report(Displayed):
     schema: str = SCHEMA
     timeline: Timeline | None = None
     """For the page only."""
-    stage_order: tuple[str, ...] = ()
+    stage_order: tuple[str, ...] = field(default=(), compare=False)
     """Stages in order of appearance, for their colors in a terminal only."""
 
     @property

@@ -196,11 +196,13 @@ CODES: Mapping[str, str] = {
     # Logs.
     "log-cut": "values beyond the limit",
     "log-empty": "a log without a number",
+    "log-joined": "logs that are starts of one run",
     "log-line": "lines that are not whole",
     "log-long-line": "lines beyond the limit",
     "log-not-finite": "values that are not finite numbers",
     "log-other-runs": "other runs in the same store",
     "log-repeated": "steps that were logged again",
+    "log-runs": "logs of several runs in one directory",
     "log-unit": "amounts in no known unit",
     # nsys.
     "bad-json": "records of GPU metrics whose JSON cannot be read",

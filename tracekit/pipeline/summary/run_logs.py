@@ -94,7 +94,7 @@ def measure_driver_step(measured: Measurements) -> tuple[Metric, ...]:
             where = phrase_run(measured, steps.log.run)
             label = f"driver's step{where}"
             metrics.append(Metric("driver_step", float(steps.step_s[shared].mean()) * 1e9, "ns", "lower", label=label))
-            other = steps.step_s[steps.counted.steady & ~shared]
+            other = steps.step_s[steps.counted.steady & ~shared & (steps.step_s > 0)]
             if len(other) and abs(float(steps.step_s[shared].mean() / np.median(other)) - 1) >= LEAST_OVERHEAD:
                 label = f"its un-profiled steps{where}, median"
                 metrics.append(
