@@ -112,6 +112,18 @@ def test_stages_that_are_longer_than_their_step_overlap_inside_it(tmp_path):
     assert page.started("steps", 10, 2)[2].tolist() == [0, 10 * second]
 
 
+def test_the_table_of_stages_is_that_of_the_report_where_the_number_of_gpus_is_unknown(tmp_path):
+    steps = [(number, {"gen": 6.0, "update_actor": 3.0, "step": 10.0}) for number in range(1, 13)]
+    page, _ = write_page(write_log(tmp_path, *steps))
+    second = 10**9
+    assert page.head["overview"]["rows"] == [
+        ["(step, wall)", 10 * second, 1.0, None, ""],
+        ["gen", 6 * second, 0.6, None, ""],
+        ["update_actor", 3 * second, 0.3, None, ""],
+        ["(in no timer)", second, 0.1, None, ""],
+    ]
+
+
 def test_the_page_says_where_lengths_and_places_are_from(tmp_path):
     page, text = write_page(write_log(tmp_path, (1, {"gen": 1.0, "step": 2.0})))
     note = page.head["identity"][-1]

@@ -10,8 +10,8 @@ import { prepareWritten, readTable } from "./written.mjs";
 
 const { formatTime, formatShare, formatCount, formatBytes, shortenName } = await load("format");
 /** Least numbers that are compared on each page. */
-const LEAST = { one: 800, two: 900, many: 2_500, nsys: 230, verl: 1_600, snapshot: 100, log: 80 };
-prepareWritten(...Object.keys(LEAST));
+const LEAST = { one: 800, two: 900, many: 2_500, nsys: 230, verl: 1_600, snapshot: 100, log: 80, nested: 50 };
+prepareWritten(...Object.keys(LEAST), "runs");
 
 const sum = (list, get = (one) => one) => list.reduce((total, one) => total + get(one), 0);
 /** Adds up by key, in order of the first of each. */
@@ -402,10 +402,11 @@ async function checkMemory(ledger, page, exact, report, file) {
 async function checkLog(ledger, page, exact, report, file) {
   const stages = tableOf(file, "run-log", "logged_stages");
   const shown = await readShown(page);
+  const outside = (text) => textOf(shown, text, "foot");
   const first = shown.tables.find(({ place }) => place === "top");
   first.rows.forEach((row, i) => {
     const { stage, mean_ns: ns, share_ratio: share, gpu_hours: hours, how } = stages[i];
-    ledger.equal("stages of the log", row, [stage, formatTime(ns), formatShare(share), hours.toFixed(2), how ?? ""]);
+    ledger.equal("stages of the log", row, [stage, formatTime(ns), formatShare(share), ...(hours === undefined ? [] : [hours.toFixed(2)]), how ?? ""]);
     ledger.add("stages of the log", 2);
   });
   const [row] = exact.rows;
@@ -414,12 +415,15 @@ async function checkLog(ledger, page, exact, report, file) {
   const table = shown.tables.find(({ place }) => place === "panel-time");
   assert.equal(table.rows.length, lists.size);
   const ofStage = new Map(stages.map((line) => [line.stage, line]));
+  // A stage that the report's table leaves out has its mean over all steps.
+  const total = sum(row.steps, ({ start, end }) => end - start);
   for (const [name, time, share, count, longest] of table.rows) {
     const list = lists.get(name);
     const ns = sum(list, ({ start, end }) => end - start);
     const most = list.reduce((a, b) => (b.end - b.start > a.end - a.start ? b : a));
     const place = row.steps[most.step].number;
-    ledger.equal("stages of the log", [time, share, count, longest], [formatTime(ofStage.get(name).mean_ns), formatShare(ofStage.get(name).share_ratio), formatCount(list.length), `${formatTime(most.end - most.start)} in step ${place}`], name);
+    const { mean_ns: mean, share_ratio: part } = ofStage.get(name) ?? { mean_ns: ns / row.steps.length, share_ratio: ns / total };
+    ledger.equal("stages of the log", [time, share, count, longest], [formatTime(mean), formatShare(part), formatCount(list.length), `${formatTime(most.end - most.start)} in step ${place}`], name);
     ledger.add("stages of the log", 4);
     const ofReport = matrix.rows.find((line) => line[0] === name);
     matrix.headings.forEach((heading, k) => {
@@ -429,12 +433,13 @@ async function checkLog(ledger, page, exact, report, file) {
       if (range && ofReport[k] !== null) ledger.equal("steps of the log", range.end - range.start, ofReport[k], `${name}, step ${number}`);
     });
   }
+  const others = [...lists.keys()].filter((name) => !ofStage.has(name));
+  ledger.equal("stages of the log", /(\S+): mean of all steps\./.exec(outside("panel-time").join(" "))?.[1], others[0]);
   const [answer] = textOf(shown, "panel-time", "answer");
   const longest = row.steps.reduce((a, b) => (b.end - b.start > a.end - a.start ? b : a));
   const reported = stages.find(({ stage }) => lists.has(stage));
   ledger.equal("stages of the log", answer, `${reported.stage} takes ${formatShare(reported.share_ratio)} of a step on average, ${formatTime(reported.mean_ns)}. The longest step of the log takes ${formatTime(longest.end - longest.start, 4)} by its own timer, step ${longest.number}.`);
   ledger.add("stages of the log", 3);
-  const outside = (text) => textOf(shown, text, "foot");
   const captions = report.sections.flatMap(({ sheets }) => sheets.map(({ caption }) => caption));
   for (const place of ["panel-time", "top"]) ledger.some("stages of the log", outside(place).join(" "), captions, []);
   checkTexts(ledger, { ...shown, texts: shown.texts.filter(({ kind }) => !kind.split(" ").includes("foot")) }, report, exact, []);
@@ -506,7 +511,8 @@ for (const name of Object.keys(LEAST))
       const exact = await readExact(page);
       const tabs = await page.$$eval("[role=tab]", (all) => all.map(({ id }) => id.replace("tab-", "")));
       checkAnswer(ledger, await page.textContent("h1"), report, file);
-      if (exact.rows.length && name !== "log") {
+      const isLog = name === "log" || name === "nested";
+      if (exact.rows.length && !isLog) {
         checkWhole(ledger, exact, file);
         checkCauses(ledger, exact, file);
         if (exact.rows[0].kind === "thread") checkOperators(ledger, exact, file);
@@ -520,9 +526,24 @@ for (const name of Object.keys(LEAST))
         }
         await checkWholeTop(ledger, page, file);
       }
-      if (name === "log") await checkLog(ledger, page, exact, report, file);
+      if (isLog) await checkLog(ledger, page, exact, report, file);
       if (tabs.includes("memory")) await checkMemory(ledger, page, exact, report, file);
       await checkIssues(ledger, page, report);
       assert.ok(ledger.total >= LEAST[name], `${ledger.total} numbers`);
       context.diagnostic(`${ledger.total} numbers: ${[...ledger.counts].map(([place, count]) => `${place} ${count}`).join(", ")}`);
     }));
+
+test("runs: of several logs, the table of stages adds up the steps of all of them", () =>
+  open("runs.html", async (page) => {
+    const { rows } = await readExact(page);
+    assert.ok(rows.length > 1);
+    const steps = rows.flatMap((row) => row.steps);
+    const total = sum(steps, ({ start, end }) => end - start);
+    const lists = group(rows.flatMap((row) => row.ranges), ({ text }) => text);
+    const table = (await readShown(page)).tables.find(({ place }) => place === "panel-time");
+    assert.equal(table.rows.length, lists.size);
+    for (const [name, time, share, count] of table.rows) {
+      const ns = sum(lists.get(name), ({ start, end }) => end - start);
+      assert.deepEqual([time, share, count], [formatTime(ns / steps.length), formatShare(ns / total), formatCount(lists.get(name).length)], name);
+    }
+  }));
