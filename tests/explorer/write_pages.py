@@ -82,6 +82,19 @@ def write_logs(folder: Path) -> list[str]:
     return [str(folder / "slow.jsonl"), str(folder / "fast.jsonl")]
 
 
+def write_nested(folder: Path) -> list[str]:
+    """Write a log whose reward takes place within generation: the other timers fill the step."""
+    steps = [{"gen": 5 + at % 3 / 1000, "reward": 4 + at / 100, "update_actor": 3 + at % 2 / 1000} for at in range(12)]
+    lines = []
+    for at, step in enumerate(steps):
+        timers = {**step, "step": step["gen"] + step["update_actor"]}
+        lines.append(
+            json.dumps({"step": at + 1, "data": {f"timing_s/{name}": value for name, value in timers.items()}})
+        )
+    (folder / "nested.jsonl").write_text("\n".join(lines) + "\n")
+    return ["analyze", str(folder / "nested.jsonl")]
+
+
 INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "one": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu"), "--ranks", "0"],
     "two": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu")],
@@ -92,6 +105,8 @@ INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "snapshot": lambda _: ["analyze", str(EXAMPLES / "simulated_memory" / "leaking")],
     "log": lambda _: ["analyze", str(EXAMPLES / "run_log" / "metrics.jsonl")],
     "validation": lambda _: ["analyze", str(ROOT / "tests/data/cases/rl_runs/04_validation_every_5/metrics.jsonl")],
+    "nested": write_nested,
+    "runs": lambda _: ["analyze", str(ROOT / "tests/data/cases/rl_runs/03_length_drift")],
     "sides": lambda folder: ["compare", *write_sides(folder)],
     "logs": lambda folder: ["compare", *write_logs(folder)],
     "snapshots": lambda _: ["compare", *(str(EXAMPLES / "simulated_memory" / name) for name in ("leaking", "fixed"))],

@@ -74,20 +74,33 @@ def test_lengths_are_those_of_the_lines_of_the_log():
 
 
 def test_stages_follow_each_other_in_the_order_of_the_pipeline_and_steps_too(tmp_path):
-    """Step 4 has a stage of its own at the end; step 7 no timer of the step."""
+    """Step 4 has a stage of its own at the end; step 7, whose time is not logged, is not one of the steps."""
     first = {"update_actor": 3.0, "gen": 2.0, "adv": 0.5, "testing": 1.0, "step": 10.0}
-    page, _ = write_page(write_log(tmp_path, (4, first), (7, {"ref": 1.0, "gen": 2.0})))
+    last = {"gen": 1.0, "step": 3.0}
+    page, _ = write_page(write_log(tmp_path, (4, first), (7, {"ref": 1.0, "gen": 2.0}), (8, last)))
     second = 10**9
     assert list_stages(page) == {
         4: [
             ("gen", 0, 2 * second), ("adv", 2 * second, second // 2), ("update_actor", 5 * second // 2, 3 * second),
             ("test", 11 * second // 2, second),
         ],
-        7: [("gen", 0, 2 * second), ("ref", 2 * second, second)],
+        8: [("gen", 0, second)],
     }  # fmt: skip
     steps = page.started("steps", 10, 2)
     assert steps[2:4].tolist() == [[0, 10 * second], [10 * second, 3 * second]]
     assert page.head["span"] == 13 * second
+
+
+def test_steps_of_a_log_that_times_no_step_are_as_long_as_their_stages(tmp_path):
+    page, _ = write_page(write_log(tmp_path, (4, {"update_actor": 3.0, "gen": 2.0}), (7, {"ref": 1.0, "gen": 2.0})))
+    second = 10**9
+    assert list_stages(page) == {
+        4: [("gen", 0, 2 * second), ("update_actor", 2 * second, 3 * second)],
+        7: [("gen", 0, 2 * second), ("ref", 2 * second, second)],
+    }
+    steps = page.started("steps", 10, 2)
+    assert steps[2:4].tolist() == [[0, 5 * second], [5 * second, 3 * second]]
+    assert page.head["span"] == 8 * second
 
 
 def test_stages_that_are_longer_than_their_step_overlap_inside_it(tmp_path):
@@ -97,6 +110,18 @@ def test_stages_that_are_longer_than_their_step_overlap_inside_it(tmp_path):
     second = 10**9
     assert list_stages(page)[1] == [("gen", 0, 6 * second), ("update_actor", 3 * second, 7 * second)]
     assert page.started("steps", 10, 2)[2].tolist() == [0, 10 * second]
+
+
+def test_the_table_of_stages_is_that_of_the_report_where_the_number_of_gpus_is_unknown(tmp_path):
+    steps = [(number, {"gen": 6.0, "update_actor": 3.0, "step": 10.0}) for number in range(1, 13)]
+    page, _ = write_page(write_log(tmp_path, *steps))
+    second = 10**9
+    assert page.head["overview"]["rows"] == [
+        ["(step, wall)", 10 * second, 1.0, None, ""],
+        ["gen", 6 * second, 0.6, None, ""],
+        ["update_actor", 3 * second, 0.3, None, ""],
+        ["(in no timer)", second, 0.1, None, ""],
+    ]
 
 
 def test_the_page_says_where_lengths_and_places_are_from(tmp_path):

@@ -92,8 +92,8 @@ _EMPTY = (
 def _place_steps(log: RunDriverLog) -> _LogSteps:
     """Place steps one after the other, and stages in each by the order of the pipeline.
 
-    A stage that would reach past the end of its step begins earlier, so it overlaps the ones before it. A step without
-    a timer of its own is as long as its stages together.
+    A stage that would reach past the end of its step begins earlier, so it overlaps the ones before it. In a log that
+    times no step, each is as long as its stages together.
     """
     timed = np.fromiter(log.step_ns.keys(), np.int64, len(log.step_ns))
     order, step, length = _order_stages(log.stage_times)

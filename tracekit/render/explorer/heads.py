@@ -40,12 +40,14 @@ def list_row_notes(rows: ExplorerRows) -> list[str]:
 
 def describe_logged_stages(report: Report, rows: ExplorerRows) -> dict[str, Any]:
     """Describe the report's table of the stages of a log; nothing on other pages."""
-    stages = get_overview_rows(report, "stage", "mean_ns", "share_ratio", "gpu_hours", "how")
+    stages = get_overview_rows(report, "stage", "mean_ns", "share_ratio", "how")
     if not stages or not has_log_rows(rows) or report.overview is None:
         return {}
+    # The number of GPUs may be unknown.
+    gpu_hours = get_overview_rows(report, "gpu_hours") or [(None,)] * len(stages)
     printable = [
         (make_printable(str(name), 120), ns, share, hours, make_printable(str(how or ""), 120))
-        for name, ns, share, hours, how in stages
+        for (name, ns, share, how), (hours,) in zip(stages, gpu_hours, strict=True)
     ]
     return {"overview": {"rows": printable, "caption": make_printable(report.overview.caption, 300)}}
 

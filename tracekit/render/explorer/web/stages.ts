@@ -88,10 +88,12 @@ export function makeStages(page: Page) {
   }
   function makeStageTimes({ lines, steps, ns }: StageTimes, name: string): HTMLElement {
     const text = (line: StageTime): string => data.names[line.name];
-    const list = state.selection ? undefined : getReported();
-    const reported = list && new Map(list.map(([stage, mean, share]) => [stage, { mean, share }]));
-    const getMean = (line: StageTime): number => (reported ? reported.get(text(line))?.mean ?? 0 : line.ns / Math.max(1, steps));
-    const getShare = (line: StageTime): number => (reported ? reported.get(text(line))?.share ?? 0 : line.ns / (ns || 1));
+    const reported = getReported();
+    const findReported = (line: StageTime) => reported?.find(([stage]) => stage === text(line));
+    const getMean = (line: StageTime): number => findReported(line)?.[1] ?? line.ns / (steps || 1);
+    const getShare = (line: StageTime): number => findReported(line)?.[2] ?? line.ns / (ns || 1);
+    // Timers that are nested in others, or run beside the step.
+    const others = lines.filter((line) => !findReported(line));
     const columns: Column<StageTime>[] = [
       { title: "stage", get: text, chip: (line) => color(text(line)) },
       { title: "per step", get: getMean, show: (v) => formatTime(v), bar: (line) => color(text(line)) },
@@ -100,7 +102,7 @@ export function makeStages(page: Page) {
       { title: "longest", get: (line) => line.most, show: (v, line) => `${formatTime(v)}${line.longest === null ? "" : ` in step ${line.longest}`}` },
     ];
     const beyond = lines.reduce((sum, line) => sum + line.ns, 0) > ns ? " Shares are of the steps' own timers; a stage between steps is in none, so the sum exceeds 100\u00a0%." : "";
-    const note = reported ? `${head.overview!.caption} The last two columns are of all steps. Select steps to count only those, by their own timers.` : `Exact, of the log: ${formatCount(steps)} ${steps === 1 ? "step" : "steps"}, ${formatTime(ns, 4)}.${beyond}`;
+    const note = reported ? `${head.overview!.caption}${others.map((line) => ` ${text(line)}: mean of all steps.`).join("")} The last two columns are of all steps. Selected steps count by their own timers.` : `Exact, of the log: ${formatCount(steps)} ${steps === 1 ? "step" : "steps"}, ${formatTime(ns, 4)}.${beyond}`;
     return makeTable(columns, lines, { name, by: 1, limit: 12, csv: true, note, pick: (line) => page.search(text(line)) });
   }
 
@@ -119,15 +121,16 @@ export function makeStages(page: Page) {
     drawChart(canvas, steps);
     return [make("p", "answer", answer), make("h3", "", "Stages by step"), canvas, makeStageTimes(times, "Stages")];
   }
-  /** The longest stage: without a selection by the table of the report, so that it says the same as the answer of the page. */
+  /** The longest stage: by the table of the report where that is shown, so that it says the same as the answer of the page. */
   function describeTop(times: StageTimes): string {
-    const reported = state.selection ? undefined : getReported()?.[0];
+    const reported = getReported()?.[0];
     if (reported) return `${reported[0]} takes ${formatShare(reported[2])} of a step on average, ${formatTime(reported[1])}.`;
     const [top] = times.lines;
     return `${data.names[top.name]} takes ${formatShare(top.ns / (times.ns || 1))} of ${times.steps === 1 ? "the step" : `${formatCount(times.steps)} steps`}.`;
   }
-  /** Stages of the report with their mean and share of the wall time, longest first. */
+  /** Stages of the report with their mean and share of the wall time, longest first; undefined for several logs, or a selection. */
   function getReported(): NonNullable<typeof head.overview>["rows"] | undefined {
+    if (state.selection) return;
     const known = new Set(data.ranges.map((range) => data.names[range.name]));
     return head.overview?.rows.filter(([name]) => known.has(name));
   }
