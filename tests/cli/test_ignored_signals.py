@@ -46,3 +46,19 @@ def test_other_ignored_errors_are_shown_as_before():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=15, check=False)
     assert run.returncode == 0
     assert "ZeroDivisionError" in run.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_interrupt_the_handlers_of_a_program_that_ends(number):
+    """They remove temporary files: the work is done, and so is the output."""
+    code = (
+        "import atexit, sys, time; from tracekit.cli import main\n"
+        "def end(): print('ending', flush=True); time.sleep(0.5); print('ended', flush=True)\n"
+        "atexit.register(end); sys.argv = ['tracekit', '--version']; main()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout.readline().startswith("tracekit")
+        assert program.stdout.readline() == "ending\n"
+        program.send_signal(number)
+        assert program.stdout.read() == "ended\n"
+    assert program.returncode == 0
