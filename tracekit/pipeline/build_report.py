@@ -295,11 +295,6 @@ def pick_memory_table(sections: Sequence[Section]) -> Sheet | None:
     return _pick_first_table(sections, _MEMORY_TABLES, MAX_MEMORY_ROWS)
 
 
-def pick_time_table(sections: Sequence[Section]) -> Sheet | None:
-    """Pick the table of top kernels, else operators, Python functions or ranges; None without any."""
-    return _pick_first_table(sections, (*_TIME_TABLES, *_STAGE_TABLES), MAX_TIME_ROWS)
-
-
 def _pick_first_table(
     sections: Sequence[Section], choices: Sequence[tuple[str, str, tuple[str, ...]]], limit: int
 ) -> Sheet | None:
