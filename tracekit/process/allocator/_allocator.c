@@ -41,7 +41,8 @@ typedef struct {
     const int64_t *pool_of;
     const int64_t *expandable;
     int64_t *calls;
-    shelf pending;
+    shelf pending; /* Owners whose free waits for other streams. */
+    int32_t *block_of;
     int64_t max_split, collect_above, limit, next_address;
     const int64_t *recorded;
     size_t recorded_count, drawn;
@@ -288,8 +289,9 @@ static void release_shelf(allocator *a, int32_t s)
 static void release_cached(allocator *a)
 {
     for (int32_t i = 0; i < a->pending.count; i++) {
-        int32_t at = a->pending.items[i];
-        free_block(a, at);
+        int32_t owner = a->pending.items[i];
+        free_block(a, a->block_of[owner]);
+        a->block_of[owner] = NONE;
     }
     a->pending.count = 0;
     for (int small = 0; small < 2; small++)
@@ -489,10 +491,10 @@ static int32_t allocate(allocator *a, int64_t size, int64_t lane)
     return at;
 }
 
-static void forget_pending(allocator *a, int32_t at)
+static void forget_pending(allocator *a, int32_t owner)
 {
     for (int32_t i = 0; i < a->pending.count; i++)
-        if (a->pending.items[i] == at) {
+        if (a->pending.items[i] == owner) {
             take_at(&a->pending, i);
             return;
         }
@@ -511,7 +513,7 @@ static void release_at(allocator *a, int64_t address)
 }
 
 /* The blocks before the history: rows of (address, size, shelf, owner or -1, flags), those of one segment after one another. */
-static const char *begin(allocator *a, const int64_t *rows, size_t count, int32_t *block_of, size_t owners)
+static const char *begin(allocator *a, const int64_t *rows, size_t count, size_t owners)
 {
     int32_t last = NONE;
     for (size_t i = 0; i < count; i++, rows += 5) {
@@ -529,7 +531,7 @@ static const char *begin(allocator *a, const int64_t *rows, size_t count, int32_
         b->expandable = (flags & EXPANDABLE) != 0, b->mapped = !(flags & UNMAPPED);
         if (b->mapped) a->reserved += b->size;
         if (rows[3] >= 0) {
-            b->state = USED, block_of[rows[3]] = at;
+            b->state = USED, a->block_of[rows[3]] = at;
             a->active += b->size;
         } else if (b->mapped)
             put_free(a, at);
@@ -540,24 +542,25 @@ static const char *begin(allocator *a, const int64_t *rows, size_t count, int32_
     return NULL;
 }
 
-static void run_one(allocator *a, const int64_t *op, int32_t *block_of, int64_t *placed)
+static void run_one(allocator *a, const int64_t *op, int64_t *placed)
 {
-    int32_t at = op[0] < EMPTY ? block_of[op[1]] : NONE;
+    int32_t owner = op[0] < EMPTY ? (int32_t)op[1] : NONE, at = owner == NONE ? NONE : a->block_of[owner];
     switch (op[0]) {
     case ALLOC:
-        at = block_of[op[1]] = allocate(a, op[2], op[3]);
-        placed[op[1]] = at == NONE ? NONE : a->blocks[at].address;
+        if (at != NONE && a->blocks[at].state == PENDING) forget_pending(a, owner);
+        at = a->block_of[owner] = allocate(a, op[2], op[3]);
+        placed[owner] = at == NONE ? NONE : a->blocks[at].address;
         if (at == NONE && a->failed++ == 0) a->first_failed = a->now;
         break;
     case REQUEST:
         if (at == NONE || a->blocks[at].state != USED) break;
         a->blocks[at].state = PENDING;
-        put_at(a, &a->pending, a->pending.count, at);
+        put_at(a, &a->pending, a->pending.count, owner);
         break;
     case COMPLETE:
-        block_of[op[1]] = NONE;
-        if (at == NONE || a->blocks[at].state == FREE) break;
-        if (a->blocks[at].state == PENDING) forget_pending(a, at);
+        if (at == NONE) break;
+        if (a->blocks[at].state == PENDING) forget_pending(a, owner);
+        a->block_of[owner] = NONE;
         free_block(a, at);
         break;
     case EMPTY:
@@ -568,13 +571,13 @@ static void run_one(allocator *a, const int64_t *op, int32_t *block_of, int64_t 
     }
 }
 
-static void discard(allocator *a, int32_t *block_of)
+static void discard(allocator *a)
 {
     for (int32_t s = 0; s < a->shelves; s++) {
         if (a->free) free(a->free[s].items);
         if (a->unmapped) free(a->unmapped[s].items);
     }
-    free(a->free), free(a->unmapped), free(a->calls), free(a->blocks), free(a->pending.items), free(block_of);
+    free(a->free), free(a->unmapped), free(a->calls), free(a->blocks), free(a->pending.items), free(a->block_of);
 }
 
 /* Whether each operation names an owner, a lane and a size that there are. */
@@ -610,24 +613,24 @@ static PyObject *run(PyObject *module, PyObject *args)
     a.log = of.values[9], a.log_room = of.size[9] / 4;
     a.free = calloc(2 * lanes + 1, sizeof *a.free), a.unmapped = calloc(2 * lanes + 1, sizeof *a.unmapped);
     a.calls = calloc(2 * pools + 1, sizeof *a.calls);
-    int32_t *block_of = malloc((owners + 1) * sizeof *block_of);
+    a.block_of = malloc((owners + 1) * sizeof *a.block_of);
     const char *problem = NULL;
-    if (!a.free || !a.unmapped || !a.calls || !block_of) {
+    if (!a.free || !a.unmapped || !a.calls || !a.block_of) {
         a.broken = 1;
     } else {
-        for (size_t i = 0; i < owners; i++) block_of[i] = NONE, of.values[8][i] = NONE;
-        problem = begin(&a, of.values[4], of.size[4] / 5, block_of, owners);
+        for (size_t i = 0; i < owners; i++) a.block_of[i] = NONE, of.values[8][i] = NONE;
+        problem = begin(&a, of.values[4], of.size[4] / 5, owners);
     }
     for (size_t i = 0; i < count && !a.broken && !problem; i++, ops += 4) {
         a.now = (int64_t)i;
-        run_one(&a, ops, block_of, of.values[8]);
+        run_one(&a, ops, of.values[8]);
         of.values[6][i] = a.reserved, of.values[7][i] = a.active;
     }
     int64_t *stats = of.values[10];
     stats[LOGGED] = (int64_t)a.logged, stats[FAILED] = a.failed, stats[FIRST_FAILED] = a.first_failed;
     stats[RETRIES] = a.retries, stats[COLLECTED] = a.collected, stats[SYNCED] = a.synced;
     int broken = a.broken;
-    discard(&a, block_of);
+    discard(&a);
     return broken ? no_memory(&of) : done(&of, problem);
 }
 

@@ -26,7 +26,7 @@ from tracekit.process.allocator.rules import (
 )
 from tracekit.process.allocator.run import AllocatorProgram
 from tracekit.process.memory.replay import CODE, NEVER, Replay, has_allocator_segments, pair_begins_and_ends, read_ints
-from tracekit.process.memory.space import DEFAULT_POOL, SMALL_SEGMENT, read_pools
+from tracekit.process.memory.space import DEFAULT_POOL, LARGE_SEGMENT, SMALL, SMALL_SEGMENT, read_pools
 
 Ints = npt.NDArray[np.int64]
 
@@ -57,7 +57,7 @@ def build_program(trace: Trace, replay: Replay) -> AllocatorProgram:
     moves = _list_moves(replay, moved, lanes)
     final = _list_final_ranges(trace, replay, lanes)
     _check_addresses(replay, final)
-    moves = _settle_shelves(moves, final)
+    moves = _settle_shelves(replay, lanes, moves, final)
     ranges, flags = add_unmapped_ranges(wind_back_segments(final, moves), _find_lowest_pages(final, moves))
     pieces = replay.pieces
     early = (pieces.born < 0).nonzero()[0]
@@ -175,23 +175,35 @@ def _list_final_ranges(trace: Trace, replay: Replay, lanes: _Lanes) -> SegmentRa
     return SegmentRanges(address, size, 2 * lanes.of_segments + is_large, expandable)
 
 
-def _settle_shelves(moves: SegmentMoves, final: SegmentRanges) -> SegmentMoves:
-    """Give pages the shelf of the nearest range with a known one: small ones are mapped one by one, but given back together."""
-    pages = moves.is_page.nonzero()[0]
-    grows = (final.expandable != 0).nonzero()[0]
-    gained = pages[moves.is_gain[pages]]
-    address = np.concatenate((final.address[grows], moves.address[gained]))
-    shelf = np.concatenate((final.shelf[grows], moves.shelf[gained]))
-    if not len(address) or not len(pages):
-        return moves
-    order = np.argsort(address, kind="stable")
-    address, shelf = address[order], shelf[order]
-    right = np.minimum(np.searchsorted(address, moves.address[pages]), len(address) - 1)
-    left = np.maximum(right - 1, 0)
-    is_left = np.abs(moves.address[pages] - address[left]) < np.abs(address[right] - moves.address[pages])
+def _settle_shelves(replay: Replay, lanes: _Lanes, moves: SegmentMoves, final: SegmentRanges) -> SegmentMoves:
+    """Settle the shelf of pages given back: that of the nearest block, new page or final range of their lane.
+
+    Large pages have 20 MiB. Small ones are mapped one by one, but given back together, so that 20 MiB may be either.
+    """
+    grows, gained = final.expandable != 0, moves.is_page & moves.is_gain
+    is_large = replay.pieces.size > SMALL
+    anchors = np.concatenate((final.address[grows], moves.address[gained], replay.pieces.address))
+    shelves = np.concatenate((final.shelf[grows], moves.shelf[gained], 2 * lanes.of_pieces + is_large))
+    given = (moves.is_page & ~moves.is_gain).nonzero()[0]
     settled = moves.shelf.copy()
-    settled[pages] = np.where(moves.is_gain[pages], settled[pages], shelf[np.where(is_left, left, right)])
+    for lane in np.unique(moves.shelf[given] // 2).tolist():
+        of_lane = shelves // 2 == lane
+        rows = given[moves.shelf[given] // 2 == lane]
+        if of_lane.any():
+            settled[rows] = _find_nearest(anchors[of_lane], shelves[of_lane], moves.address[rows])
+    odd = given[moves.size[given] % LARGE_SEGMENT != 0]
+    settled[odd] = settled[odd] // 2 * 2
     return SegmentMoves(moves.address, moves.size, settled, moves.is_gain, moves.is_page)
+
+
+def _find_nearest(anchors: Ints, values: Ints, address: Ints) -> Ints:
+    """Find the value of the anchor nearest to each address."""
+    order = np.argsort(anchors, kind="stable")
+    anchors, values = anchors[order], values[order]
+    right = np.minimum(np.searchsorted(anchors, address), len(anchors) - 1)
+    left = np.maximum(right - 1, 0)
+    is_left = np.abs(address - anchors[left]) < np.abs(anchors[right] - address)
+    return values[np.where(is_left, left, right)]
 
 
 def _find_lowest_pages(final: SegmentRanges, moves: SegmentMoves) -> dict[int, int]:

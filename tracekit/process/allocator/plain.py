@@ -57,7 +57,8 @@ class Device:
     unmapped: list[list[Key]] = field(default_factory=list)
     blocks: dict[int, Block] = field(default_factory=dict)
     calls: dict[tuple[int, int], int] = field(default_factory=dict)
-    pending: list[Block] = field(default_factory=list)
+    owned: dict[int, Block] = field(default_factory=dict)
+    pending: list[int] = field(default_factory=list)
     segments: list[tuple[int, int, int, int]] = field(default_factory=list)
     drawn: int = 0
     synced: bool = True
@@ -196,8 +197,8 @@ def _unmap(device: Device, block: Block) -> None:
 
 def _release_cached(device: Device) -> None:
     """End the frees that wait, and give the cache of the default pool back (`release_cached_blocks`)."""
-    for block in device.pending:
-        _free_block(device, block)
+    for owner in device.pending:
+        _free_block(device, device.owned.pop(owner))
     device.pending.clear()
     for start in (1, 0):
         for shelf in range(start, len(device.free), 2):
@@ -386,9 +387,8 @@ def _allocate(device: Device, size: int, lane: int) -> Block | None:
     return block
 
 
-def begin(device: Device, rows: list[list[int]]) -> dict[int, Block]:
-    """Build the blocks before the history: the block of each owner."""
-    owned: dict[int, Block] = {}
+def begin(device: Device, rows: list[list[int]]) -> None:
+    """Build the blocks before the history."""
     last: Block | None = None
     for address, size, shelf, owner, flags in rows:
         block = Block(address, size, shelf, address)
@@ -397,39 +397,39 @@ def begin(device: Device, rows: list[list[int]]) -> dict[int, Block]:
         block.expandable, block.mapped = bool(flags & EXPANDABLE), not flags & UNMAPPED
         device.reserved += size if block.mapped else 0
         if owner >= 0:
-            block.state, owned[owner] = USED, block
+            block.state, device.owned[owner] = USED, block
             device.active += size
         else:
             _shelve(device, block)
         last = block
-    return owned
 
 
-def run_op(device: Device, op: list[int], owned: dict[int, Block]) -> Block | None:
+def run_op(device: Device, op: list[int]) -> Block | None:
     """Run one operation; for an allocation, its block, or None if memory ran out."""
     code, owner, size, lane = op
-    if code == ALLOC:
-        block = _allocate(device, size, lane)
-        owned.pop(owner, None)
-        if block is not None:
-            owned[owner] = block
-        return block
+    if code == EMPTY:
+        _release_cached(device)
+        return None
+    if code == RELEASE:
+        _release_at(device, size)
+        return None
+    block = device.owned.get(owner)
+    if block is not None and block.state == PENDING and code != REQUEST:
+        device.pending.remove(owner)
     if code == REQUEST:
-        block = owned.get(owner)
         if block is not None and block.state == USED:
             block.state = PENDING
-            device.pending.append(block)
-    elif code == COMPLETE:
-        block = owned.pop(owner, None)
-        if block is not None and block.state != FREE:
-            if block.state == PENDING:
-                device.pending.remove(block)
+            device.pending.append(owner)
+        return None
+    device.owned.pop(owner, None)
+    if code == COMPLETE:
+        if block is not None:
             _free_block(device, block)
-    elif code == EMPTY:
-        _release_cached(device)
-    else:
-        _release_at(device, size)
-    return None
+        return None
+    block = _allocate(device, size, lane)
+    if block is not None:
+        device.owned[owner] = block
+    return block
 
 
 def _release_at(device: Device, address: int) -> None:

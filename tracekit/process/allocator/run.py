@@ -131,12 +131,12 @@ def _run_plain(program: AllocatorProgram, ops: Ints) -> tuple[Any, ...]:
     recorded = [(address, size, shelf) for address, size, shelf in program.recorded.tolist()]
     grows = [flag != 0 for flag in program.pool_grows.tolist()]
     device = plain.Device(program.pool_of_lane.tolist(), grows, *_list_settings(program), recorded)
-    owned = plain.begin(device, program.blocks.tolist())
+    plain.begin(device, program.blocks.tolist())
     reserved, active, failures = [], [], []
     placed = np.full(program.owners, _NONE, np.int64)
     for number, op in enumerate(ops.tolist()):
         device.now = number
-        block = plain.run_op(device, op, owned)
+        block = plain.run_op(device, op)
         if op[OP] == plain.ALLOC:
             placed[op[OWNER]] = _NONE if block is None else block.address
             if block is None:
