@@ -82,7 +82,7 @@ PATHS = Extension(
 ALLOCATOR = Extension(
     "tracekit.process.allocator._allocator",
     ["tracekit/process/allocator/_allocator.c"],
-    depends=["tracekit/model/_arrays.h"],
+    depends=["tracekit/model/_arrays.h", "tracekit/process/allocator/_blocks.h"],
     **PYTHON,
 )
 

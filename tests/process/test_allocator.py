@@ -15,7 +15,12 @@ from tracekit.process.allocator.beginning import UnreplayableError
 from tracekit.process.allocator.history import build_program
 from tracekit.process.allocator.identity import compare_with_history
 from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, REQUEST
-from tracekit.process.allocator.rules import AllocatorOptions, compute_segment_bytes, read_allocator_options, round_requests
+from tracekit.process.allocator.rules import (
+    AllocatorOptions,
+    compute_segment_bytes,
+    read_allocator_options,
+    round_requests,
+)
 from tracekit.process.allocator.run import AllocatorProgram, run_program
 from tracekit.process.memory.replay import replay_all_devices
 
@@ -33,7 +38,10 @@ def both_passes(request, monkeypatch):
         monkeypatch.setattr(runs, "native", None)
 
 
-def program_of(ops, options=AllocatorOptions(), lanes=1, grows=0):
+DEFAULT = AllocatorOptions()
+
+
+def program_of(ops, options=DEFAULT, lanes=1, grows=0):
     """A program from its beginning: rows of (operation, owner, size, lane)."""
     table = np.array(ops, np.int64).reshape(-1, 4)
     none = np.empty((0, 5), np.int64), np.empty((0, 3), np.int64)
@@ -50,7 +58,9 @@ def in_mib(values):
 
 
 def test_small_requests_share_a_segment_of_2_mib_and_larger_ones_one_of_20(both_passes):
-    run = run_program(program_of([(ALLOC, 0, 1, 0), (ALLOC, 1, MIB, 0), (ALLOC, 2, MIB + 1, 0), (ALLOC, 3, 21 * MIB, 0)]))
+    run = run_program(
+        program_of([(ALLOC, 0, 1, 0), (ALLOC, 1, MIB, 0), (ALLOC, 2, MIB + 1, 0), (ALLOC, 3, 21 * MIB, 0)])
+    )
     assert in_mib(run.reserved) == [2, 2, 22, 44]
     assert run.active.tolist() == [512, 512 + MIB, 1024 + 2 * MIB, 1024 + 24 * MIB]
     assert (run.placed - FIRST).tolist() == [0, 512, 2 * MIB, 22 * MIB]
@@ -58,7 +68,13 @@ def test_small_requests_share_a_segment_of_2_mib_and_larger_ones_one_of_20(both_
 
 def test_the_smallest_free_block_is_taken_and_its_neighbours_merge(both_passes):
     """Of 20 MiB, blocks of 4, 6 and 3 MiB leave 7. Freed, the 6 are next to nothing free; a request of 5 takes them."""
-    ops = [(ALLOC, 0, 4 * MIB, 0), (ALLOC, 1, 6 * MIB, 0), (ALLOC, 2, 3 * MIB, 0), (COMPLETE, 1, 0, 0), (ALLOC, 3, 5 * MIB, 0)]
+    ops = [
+        (ALLOC, 0, 4 * MIB, 0),
+        (ALLOC, 1, 6 * MIB, 0),
+        (ALLOC, 2, 3 * MIB, 0),
+        (COMPLETE, 1, 0, 0),
+        (ALLOC, 3, 5 * MIB, 0),
+    ]
     ops += [(COMPLETE, 2, 0, 0), (ALLOC, 4, 10 * MIB, 0)]
     run = run_program(program_of(ops))
     # What is left of the 6 MiB is 1 MiB, which is not split off: the block keeps all 6.
@@ -81,7 +97,13 @@ def test_streams_do_not_share_free_blocks(both_passes):
 
 def test_without_memory_the_cache_is_given_back_and_only_then_a_request_fails(both_passes):
     options = AllocatorOptions(limit=64 * MIB)
-    ops = [(ALLOC, 0, 30 * MIB, 0), (COMPLETE, 0, 0, 0), (ALLOC, 1, 40 * MIB, 0), (ALLOC, 2, 30 * MIB, 0), (ALLOC, 3, 20 * MIB, 0)]
+    ops = [
+        (ALLOC, 0, 30 * MIB, 0),
+        (COMPLETE, 0, 0, 0),
+        (ALLOC, 1, 40 * MIB, 0),
+        (ALLOC, 2, 30 * MIB, 0),
+        (ALLOC, 3, 20 * MIB, 0),
+    ]
     run = run_program(program_of(ops, options))
     assert in_mib(run.reserved) == [30, 30, 40, 40, 60]
     assert (run.failed, run.first_failed, run.retries) == (1, 3, 2)
@@ -99,7 +121,13 @@ def test_max_split_keeps_large_segments_whole(both_passes):
 
 def test_max_split_gives_back_oversize_segments_before_the_whole_cache(both_passes):
     """At a limit of 100 MiB a request of 60 MiB gives back the oversize 50, and leaves the 20 in the cache."""
-    ops = [(ALLOC, 0, 20 * MIB, 0), (ALLOC, 1, 50 * MIB, 0), (COMPLETE, 0, 0, 0), (COMPLETE, 1, 0, 0), (ALLOC, 2, 76 * MIB, 0)]
+    ops = [
+        (ALLOC, 0, 20 * MIB, 0),
+        (ALLOC, 1, 50 * MIB, 0),
+        (COMPLETE, 0, 0, 0),
+        (COMPLETE, 1, 0, 0),
+        (ALLOC, 2, 76 * MIB, 0),
+    ]
     options = AllocatorOptions(max_split=32 * MIB, limit=100 * MIB)
     run = run_program(program_of(ops, options))
     assert in_mib(run.reserved) == [20, 70, 70, 70, 76]
@@ -122,7 +150,13 @@ def test_garbage_collection_gives_back_what_was_unused_for_longest(both_passes):
 
 def test_an_expandable_segment_grows_by_pages_and_gives_whole_free_pages_back(both_passes):
     """15 MiB map one page of 20; 8 more need 3 beyond it: a second page. Freed, the second page is unmapped, not the first."""
-    ops = [(ALLOC, 0, 15 * MIB, 0), (ALLOC, 1, 8 * MIB, 0), (COMPLETE, 1, 0, 0), (EMPTY, 0, 0, 0), (ALLOC, 2, 6 * MIB, 0)]
+    ops = [
+        (ALLOC, 0, 15 * MIB, 0),
+        (ALLOC, 1, 8 * MIB, 0),
+        (COMPLETE, 1, 0, 0),
+        (EMPTY, 0, 0, 0),
+        (ALLOC, 2, 6 * MIB, 0),
+    ]
     run = run_program(program_of(ops, grows=1))
     assert in_mib(run.reserved) == [20, 40, 40, 20, 40]
     assert in_mib(run.placed - FIRST) == [0, 15, 15]
@@ -132,12 +166,20 @@ def test_an_expandable_segment_grows_by_pages_and_gives_whole_free_pages_back(bo
 def test_sizes_are_rounded_to_parts_of_a_power_of_two():
     """PyTorch's documentation: with 4 divisions, 1,200 becomes 1,280; below 512 × divisions, 512 bytes are the step."""
     divisions = (4,) * 16
-    assert round_requests(np.array([1200 * MIB, 1024 * MIB, 1000, 2048, 2049]), divisions).tolist() == [1280 * MIB, 1024 * MIB, 1024, 2048, 2560]
+    assert round_requests(np.array([1200 * MIB, 1024 * MIB, 1000, 2048, 2049]), divisions).tolist() == [
+        1280 * MIB,
+        1024 * MIB,
+        1024,
+        2048,
+        2560,
+    ]
     assert round_requests(np.array([0, 1, 512, 513])).tolist() == [512, 512, 512, 1024]
 
 
 def test_options_are_read_from_the_settings_of_a_snapshot():
-    read_options = read_allocator_options({"max_split_size": 64 * MIB, "expandable_segments": True, "roundup_power2_divisions": {"1": 0, "64": 4}})
+    read_options = read_allocator_options(
+        {"max_split_size": 64 * MIB, "expandable_segments": True, "roundup_power2_divisions": {"1": 0, "64": 4}}
+    )
     assert read_options.max_split == 64 * MIB
     assert read_options.expandable
     assert read_options.divisions[6] == 4
@@ -241,7 +283,11 @@ def switch(program, grows=False, **options):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("setting", [Setting(), Setting(expandable=True), Setting(max_split=24 * MIB)], ids=["default", "expandable", "max_split"])
+@pytest.mark.parametrize(
+    "setting",
+    [Setting(), Setting(expandable=True), Setting(max_split=24 * MIB)],
+    ids=["default", "expandable", "max_split"],
+)
 def test_a_history_replays_exactly(tmp_path, seed, setting):
     model = Model(setting).run(train(seed, streams=(0, 7), later=0.2, empties=0.4))
     replay, program = load(tmp_path, model)

@@ -7,11 +7,17 @@ address, a free piece is looked for among all of them. Written from c10/cuda/CUD
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from random import Random
 
 MIB = 2**20
 FIRST = 0x7F00_0000_0000
 FAR = 2**46
+FILES = {"optimizer_state": "/lib/torch/optim/adamw.py"}
+CATEGORIES = {
+    "weights": "parameter", "optimizer_state": "optimizer_state", "gradient": "gradient",
+    "forward": "activation", "backward": "activation",
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -64,6 +70,8 @@ class Model:
     looked: dict = field(default_factory=lambda: {True: 0, False: 0})
     next_address: int = FIRST
     failed: int = 0
+    categories: bool = False
+    marks: list = field(default_factory=list)
     clock: int = 1_790_000_000_000_000
 
     def run(self, program):
@@ -130,6 +138,11 @@ class Model:
             self.finish(segment, piece)
         self.waiting = []
 
+    def mark(self, name, stage):
+        """Note the start or the end of a range."""
+        self.clock += 1
+        self.marks.append({"stage": stage, "name": name, "device": 0, "time_us": self.clock})
+
     def empty(self):
         self.drop_all(0, True, 0)
 
@@ -140,8 +153,11 @@ class Model:
 
     def write(self, action, address, size, stream, site=""):
         self.clock += 1
-        frames = [{"name": site, "filename": "/job/train.py", "line": 7}] if site else []
-        self.history.append({"action": action, "addr": address, "size": size, "stream": stream, "time_us": self.clock, "frames": frames})
+        entry = {"action": action, "addr": address, "size": size, "stream": stream, "time_us": self.clock}
+        frames = [{"name": site, "filename": FILES.get(site, "/job/train.py"), "line": 7}] if site else []
+        if self.categories and site:
+            entry["category"] = CATEGORIES.get(site, "temporary")
+        self.history.append({**entry, "frames": frames})
 
     def finish(self, segment, piece):
         self.write("free_completed", piece.address, piece.asked, segment.stream)
@@ -269,7 +285,11 @@ class Model:
             return
         at = segment.pieces.index(piece)
         now = self.looked[segment.small]
-        parts = [Piece(piece.address, first - piece.address, since=now), Piece(first, last - first, mapped=False), Piece(last, piece.end - last, since=now)]
+        parts = [
+            Piece(piece.address, first - piece.address, since=now),
+            Piece(first, last - first, mapped=False),
+            Piece(last, piece.end - last, since=now),
+        ]
         segment.pieces[at : at + 1] = [part for part in parts if part.size]
         self.write("segment_unmap", first, last - first, segment.stream)
         self.join(segment, parts[1])
@@ -327,7 +347,13 @@ class Model:
                     }
                 )  # fmt: skip
         settings = {"max_split_size": self.setting.max_split or -1, "expandable_segments": self.setting.expandable}
-        return {"segments": found, "device_traces": [self.history], "allocator_settings": settings, "simulated": "SIMULATED: a model"}
+        return {
+            "segments": found,
+            "device_traces": [self.history],
+            "external_annotations": self.marks,
+            "allocator_settings": settings,
+            "simulated": "SIMULATED: a model",
+        }
 
     @staticmethod
     def mapped_groups(segment):
@@ -339,36 +365,51 @@ class Model:
         return groups
 
 
-def train(seed, steps=6, layers=12, streams=(0,), later=0.0, empties=0.0):
-    """A program like training: weights, then steps of forward, backward and optimizer with lengths that vary."""
-    random, program, number = Random(seed), [], 0
+def train(seed, steps=6, layers=12, streams=(0,), later=0.0, empties=0.0, scale=None, offloaded=False, emptied=False):
+    """A program like training: weights, then steps of forward, backward and optimizer with lengths that vary.
 
-    def alloc(size, stream=0, site="work"):
+    `scale` multiplies the sizes of a site. With `offloaded` the optimizer's state is on the device only during its steps;
+    with `emptied` each of these steps empties the cache when it ends.
+    """
+    random, program, number, scale = Random(seed), [], 0, scale or {}
+
+    def alloc(size, stream=0, site="forward", key=None):
         nonlocal number
-        number += 1
-        program.append(("alloc", number, size, stream, site))
-        return number
+        number += key is None
+        program.append(("alloc", key or number, max(1, ceil(size * scale.get(site, 1))), stream, site))
+        return key or number
 
     def free(key):
         program.append(("free_later" if random.random() < later else "free", key))
 
-    widths = [random.choice((3, 5, 8)) * MIB // 2 for _ in range(layers)]
+    def mark(stage):
+        program.append(("mark", "Optimizer.step#AdamW.step", stage))
+
+    widths, state = [random.choice((3, 5, 8)) * MIB // 2 for _ in range(layers)], {}
     for width in widths:
         alloc(width, site="weights"), alloc(4096, site="weights")
     for step in range(steps):
         tokens, saved, gradients = random.uniform(0.4, 2.5), [], []
         for width in widths:
-            saved.append(alloc(int(width * tokens), random.choice(streams), "forward"))
-            saved.append(alloc(random.randrange(1, 3 * MIB), site="forward"))
-            free(alloc(int(width * tokens * 4), site="forward"))
+            saved.append(alloc(int(width * tokens), random.choice(streams)))
+            saved.append(alloc(random.randrange(1, 3 * MIB)))
+            free(alloc(int(width * tokens * 4)))
         for width in reversed(widths):
-            gradients.append(alloc(width, site="backward"))
+            gradients.append(alloc(width, site="gradient"))
             for _ in range(2):
                 free(saved.pop())
             free(alloc(int(width * tokens * random.choice((1, 2))), site="backward"))
+        mark("START")
         if step == 0:
-            for width in widths:
-                alloc(2 * width, site="optimizer_state")
+            state.update((alloc(2 * width, site="optimizer_state"), 2 * width) for width in widths)
+        elif offloaded:
+            for key, size in state.items():
+                alloc(size, site="optimizer_state", key=key)
+        mark("END")
+        if offloaded:
+            program.extend(("free", key) for key in state)
+        if emptied:
+            program.append(("empty",))
         for key in gradients:
             free(key)
         program.append(("sync",))

@@ -56,7 +56,9 @@ def wind_back_segments(ranges: SegmentRanges, moves: SegmentMoves) -> SegmentRan
     kept = (~np.isin(whole.address, moves.address[at])).nonzero()[0]
     parts = [
         whole.select(kept),
-        SegmentRanges(moves.address[earlier], moves.size[earlier], moves.shelf[earlier], np.zeros(len(earlier), np.int64)),
+        SegmentRanges(
+            moves.address[earlier], moves.size[earlier], moves.shelf[earlier], np.zeros(len(earlier), np.int64)
+        ),
         _wind_back_pages(ranges.select(grows.nonzero()[0]), moves),
     ]
     joined = SegmentRanges(
@@ -87,7 +89,9 @@ def _wind_back_pages(ranges: SegmentRanges, moves: SegmentMoves) -> SegmentRange
     shelf = np.array([mapped[page] for page in pages.tolist()], np.int64)
     starts = (np.append(True, (np.diff(pages) != 1) | (np.diff(shelf) != 0))[: len(pages)]).nonzero()[0]
     counts = np.diff(np.append(starts, len(pages)))
-    return SegmentRanges(pages[starts] * SEGMENT_STEP, counts * SEGMENT_STEP, shelf[starts], np.ones(len(starts), np.int64))
+    return SegmentRanges(
+        pages[starts] * SEGMENT_STEP, counts * SEGMENT_STEP, shelf[starts], np.ones(len(starts), np.int64)
+    )
 
 
 def add_unmapped_ranges(ranges: SegmentRanges, lowest: dict[int, int]) -> tuple[SegmentRanges, Ints]:
@@ -134,13 +138,13 @@ def lay_out_blocks(ranges: SegmentRanges, flags: Ints, address: Ints, size: Ints
     if (address < before).any() or (end > (ranges.address + ranges.size)[within]).any():
         raise UnreplayableError("blocks from before the history lie over one another")
     if (flags[within] & UNMAPPED).any():
-        raise UnreplayableError("blocks from before the history lie at unmapped addresses")
+        raise UnreplayableError("blocks from before the history are at unmapped addresses")
     last = ranges.address.copy()
     last[within] = end  # the last one of each segment stays
     rows = [
-        _make_rows(within, before, address - before, -np.ones(len(within), np.int64)),
-        _make_rows(within, address, size, owner),
-        _make_rows(np.arange(len(last)), last, ranges.address + ranges.size - last, -np.ones(len(last), np.int64)),
+        _stack_columns(within, before, address - before, -np.ones(len(within), np.int64)),
+        _stack_columns(within, address, size, owner),
+        _stack_columns(np.arange(len(last)), last, ranges.address + ranges.size - last, -np.ones(len(last), np.int64)),
     ]
     table = np.concatenate(rows)
     table = table[table[:, 2] > 0]
@@ -151,5 +155,5 @@ def lay_out_blocks(ranges: SegmentRanges, flags: Ints, address: Ints, size: Ints
     return np.column_stack((table[:, 1], table[:, 2], ranges.shelf[number], table[:, 3], table_flags)).astype(np.int64)
 
 
-def _make_rows(number: Ints, address: Ints, size: Ints, owner: Ints) -> Ints:
+def _stack_columns(number: Ints, address: Ints, size: Ints, owner: Ints) -> Ints:
     return np.column_stack((number, address, size, owner)).astype(np.int64)

@@ -53,7 +53,7 @@ def build_program(trace: Trace, replay: Replay) -> AllocatorProgram:
     _check_history(trace, replay)
     options = read_allocator_options(trace.meta.get("allocator_settings") or {})
     moved = replay.during("segment_alloc", "segment_map", "segment_free", "segment_unmap")
-    lanes = _assign_lanes(trace, replay, moved)
+    lanes = _assign_pools_and_streams(trace, replay, moved)
     moves = _list_moves(replay, moved, lanes)
     final = _list_final_ranges(trace, replay, lanes)
     _check_addresses(replay, final)
@@ -98,7 +98,7 @@ def _check_addresses(replay: Replay, final: SegmentRanges) -> None:
         raise UnreplayableError("addresses are larger than any device has")
 
 
-def _assign_lanes(trace: Trace, replay: Replay, moved: Ints) -> _Lanes:
+def _assign_pools_and_streams(trace: Trace, replay: Replay, moved: Ints) -> _Lanes:
     """Assign a pool and a stream to each piece, each move and each final segment."""
     pieces, segments = replay.pieces, replay.segments
     of_segments = read_pools(trace, "memory_segments", segments)
@@ -178,7 +178,7 @@ def _list_final_ranges(trace: Trace, replay: Replay, lanes: _Lanes) -> SegmentRa
 def _settle_shelves(replay: Replay, lanes: _Lanes, moves: SegmentMoves, final: SegmentRanges) -> SegmentMoves:
     """Settle the shelf of pages given back: that of the nearest block, new page or final range of their lane.
 
-    Large pages have 20 MiB. Small ones are mapped one by one, but given back together, so that 20 MiB may be either.
+    Large pages have 20 MiB. Small ones are mapped one by one but given back together: 20 MiB may be either.
     """
     grows, gained = final.expandable != 0, moves.is_page & moves.is_gain
     is_large = replay.pieces.size > SMALL
@@ -219,7 +219,7 @@ def _find_lowest_pages(final: SegmentRanges, moves: SegmentMoves) -> dict[int, i
 
 
 def _measure_early_blocks(trace: Trace, replay: Replay, early: Ints, options: AllocatorOptions) -> Ints:
-    """Measure the blocks from before the history: as recorded, else the request rounded up."""
+    """Measure the blocks from before the history: as recorded, or the request rounded up."""
     pieces = replay.pieces
     occupied = round_requests(pieces.size[early], options.divisions)
     block = pieces.block[early]
@@ -227,9 +227,7 @@ def _measure_early_blocks(trace: Trace, replay: Replay, early: Ints, options: Al
     return np.where((block >= 0) & (size > 0), size, occupied)
 
 
-def _find_growing_pools(
-    options: AllocatorOptions, lanes: _Lanes, moves: SegmentMoves, final: SegmentRanges
-) -> Ints:
+def _find_growing_pools(options: AllocatorOptions, lanes: _Lanes, moves: SegmentMoves, final: SegmentRanges) -> Ints:
     """Find the pools whose segments are expandable: 1 for each such pool. Raises `UnreplayableError` for a mixture."""
     grows = np.zeros(len(lanes.pools), np.int64)
     pool_moves, pool_final = (lanes.pool_of_lane[shelf // 2] for shelf in (moves.shelf, final.shelf))
@@ -257,19 +255,21 @@ def _list_ops(replay: Replay, moved: Ints, lanes: _Lanes, moves: SegmentMoves) -
     # The cache is given back segment by segment: of entries that follow one another, the first stands for all.
     starts = shared[np.append(True, np.diff(moved[shared]) > 1)[: len(shared)]]
     parts = [
-        (ALLOC, pieces.born[born], born, pieces.size[born], lanes.of_pieces[born]),
-        (COMPLETE, pieces.died[gone], gone, None, None),
-        (REQUEST, asked, owner, None, None),
-        (EMPTY, moved[starts], None, None, None),
-        (RELEASE, moved[private], None, moves.address[private], None),
+        _make_ops(ALLOC, pieces.born[born], born, pieces.size[born], lanes.of_pieces[born]),
+        _make_ops(COMPLETE, pieces.died[gone], gone),
+        _make_ops(REQUEST, asked, owner),
+        _make_ops(EMPTY, moved[starts]),
+        _make_ops(RELEASE, moved[private], size=moves.address[private]),
     ]
-    entry = np.concatenate([part[1] for part in parts])
-    columns = [np.repeat([part[0] for part in parts], [len(part[1]) for part in parts])]
-    for column in (2, 3, 4):
-        filled = [np.zeros(len(part[1]), np.int64) if part[column] is None else part[column] for part in parts]
-        columns.append(np.concatenate(filled))
-    order = np.argsort(entry, kind="stable")
-    return np.column_stack(columns).astype(np.int64)[order], entry[order].astype(np.int64)
+    table = np.concatenate(parts)
+    table = table[np.argsort(table[:, 4], kind="stable")]
+    return np.ascontiguousarray(table[:, :4]), np.ascontiguousarray(table[:, 4])
+
+
+def _make_ops(op: int, entry: Ints, owner: Ints | int = 0, size: Ints | int = 0, lane: Ints | int = 0) -> Ints:
+    """Make rows of (operation, owner, size or address, lane, entry)."""
+    columns = np.broadcast_arrays(np.int64(op), owner, size, lane, entry)
+    return np.column_stack(columns).astype(np.int64).reshape(-1, 5)
 
 
 def _find_waiting_frees(replay: Replay) -> tuple[Ints, Ints]:

@@ -56,7 +56,9 @@ def compare_with_history(replay: Replay, program: AllocatorProgram, run: Allocat
     moved = replay.during("segment_alloc", "segment_map", "segment_free", "segment_unmap")
     sign = np.where(np.isin(replay.action[moved], [CODE["segment_alloc"], CODE["segment_map"]]), 1, -1)
     ours = _sort_segments(run.segments[:, 0], run.segments[:, 1], run.segments[:, 2])
-    theirs = _sort_segments(_find_own_operations(program, moved, sign > 0), replay.address[moved], sign * replay.size[moved])
+    theirs = _sort_segments(
+        _find_own_operations(program, moved, sign > 0), replay.address[moved], sign * replay.size[moved]
+    )
     is_move = np.isin(program.ops[:, OP], [ALLOC, COMPLETE])
     reserved = replay.reserved[program.entry[is_move]]
     away = np.abs(run.reserved[is_move] - reserved)
@@ -77,7 +79,7 @@ def _find_own_operations(program: AllocatorProgram, moved: Ints, is_gain: Mask) 
     """Find the operation of each recorded move.
 
     Segments are got for the allocation that follows. They are given back by the operation at their entry or at the first
-    entry of those that follow one another, else also for the next allocation.
+    entry of those that follow one another, and otherwise also for the next allocation.
     """
     operations = np.searchsorted(program.entry, moved)
     given = (~is_gain).nonzero()[0]
@@ -95,5 +97,5 @@ def _sort_segments(operation: Ints, address: Ints, size: Ints) -> set[tuple[int,
     return set(zip(operation.tolist(), address.tolist(), size.tolist(), strict=True))
 
 
-def _count_unequal(ours: set[tuple[int, int, int]], theirs: set[tuple[int, int, int]]) -> int:
-    return max(len(ours - theirs), len(theirs - ours))
+def _count_unequal(replayed: set[tuple[int, int, int]], recorded: set[tuple[int, int, int]]) -> int:
+    return max(len(replayed - recorded), len(recorded - replayed))

@@ -131,7 +131,7 @@ def _count_segment(device: Device, shelf: int, address: int, size: int) -> None:
         device.drawn += device.synced
 
 
-def _merge(device: Device, block: Block, other: Block | None) -> None:
+def _merge_neighbour(device: Device, block: Block, other: Block | None) -> None:
     """Merge a free neighbour into a block (`try_merge_blocks`)."""
     if other is None or other.state != FREE or block.mapped != other.mapped:
         return
@@ -160,8 +160,8 @@ def _free_block(device: Device, block: Block) -> None:
     """Merge a block with its free neighbours, and put it on its shelf (`free_block`)."""
     block.state = FREE
     device.active -= block.size
-    _merge(device, block, block.before)
-    _merge(device, block, block.after)
+    _merge_neighbour(device, block, block.before)
+    _merge_neighbour(device, block, block.after)
     _shelve(device, block)
 
 
@@ -189,8 +189,8 @@ def _unmap(device: Device, block: Block) -> None:
         _shelve(device, _add_behind(block, last, tail))
     block.size, block.mapped = last - first, False
     _log_segment(device, first, first - last, block.shelf)
-    _merge(device, block, block.before)
-    _merge(device, block, block.after)
+    _merge_neighbour(device, block, block.before)
+    _merge_neighbour(device, block, block.after)
     if block.is_split:
         _shelve(device, block)
 
@@ -274,28 +274,33 @@ def _map(device: Device, block: Block, size: int) -> bool:
     block.mapped = True
     _count_segment(device, block.shelf, block.address, mapped)
     _log_segment(device, block.address, mapped, block.shelf)
-    _merge(device, block, block.before)
-    _merge(device, block, block.after)
+    _merge_neighbour(device, block, block.before)
+    _merge_neighbour(device, block, block.after)
     _shelve(device, block)
     return True
 
 
 def _find_addresses(device: Device, shelf: int, size: int) -> Block:
-    """Find the lowest addresses with room, free or unmapped, else those of a new segment (`find_expandable_block`)."""
+    """Find the lowest addresses with room, free or unmapped, or those of a new segment (`find_expandable_block`)."""
     for key in device.unmapped[shelf]:
         block = device.blocks[key[2]]
         if block.before is not None and block.before.state == FREE:
             block = block.before
-        bytes_there, at = 0, block
-        while at is not None and bytes_there < size and at.state == FREE:
-            bytes_there, at = bytes_there + at.size, at.after
-        if bytes_there >= size:
+        if _count_free_bytes(block, size) >= size:
             return block
     page = _page(shelf)
     address = _draw_address(device, shelf, -(-size // page) * page, ADDRESS_SPACE)
     block = Block(address, ADDRESS_SPACE // page * page, shelf, address, mapped=False, expandable=True)
     _shelve(device, block)
     return block
+
+
+def _count_free_bytes(block: Block | None, size: int) -> int:
+    """Count the bytes of free or unmapped blocks from this one on, until there are enough."""
+    free = 0
+    while block is not None and free < size and block.state == FREE:
+        free, block = free + block.size, block.after
+    return free
 
 
 def _expand(device: Device, shelf: int, size: int) -> Block | None:

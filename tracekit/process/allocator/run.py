@@ -45,7 +45,7 @@ class AllocatorProgram:
     - `pools`: names of the pools, the default one first; `pool_of_lane`: pool of each lane; `pool_grows`: 1 for pools of
       expandable segments.
     - `blocks`: rows of (address, size, shelf, owner or -1, flags) before the first operation, those of a segment in order.
-    - `recorded`: rows of (address, size, shelf) of recorded new segments; `next_address` is above all of them.
+    - `recorded`: rows of (address, size, shelf) of recorded new segments; `next_address` is above every segment.
     """
 
     ops: Ints
@@ -103,8 +103,8 @@ def run_program(program: AllocatorProgram) -> AllocatorRun:
     blocks = program.blocks
     is_mapped = blocks[:, 4] & plain.UNMAPPED == 0
     before = int(blocks[is_mapped, 1].sum()), int(blocks[blocks[:, 3] >= 0, 1].sum())
-    values = (_run_plain if native is None else _run_natively)(program, ops)
-    return AllocatorRun(*values[:2], *before, *values[2:])
+    reserved, active, *others = (_run_plain if native is None else _run_natively)(program, ops)
+    return AllocatorRun(reserved, active, before[0], before[1], *others)
 
 
 def _list_settings(program: AllocatorProgram) -> list[int]:
@@ -130,7 +130,9 @@ def _run_natively(program: AllocatorProgram, ops: Ints) -> tuple[Any, ...]:
 def _run_plain(program: AllocatorProgram, ops: Ints) -> tuple[Any, ...]:
     recorded = [(address, size, shelf) for address, size, shelf in program.recorded.tolist()]
     grows = [flag != 0 for flag in program.pool_grows.tolist()]
-    device = plain.Device(program.pool_of_lane.tolist(), grows, *_list_settings(program), recorded)
+    max_split, collect_above, limit, next_address = _list_settings(program)
+    lanes = program.pool_of_lane.tolist()
+    device = plain.Device(lanes, grows, max_split, collect_above, limit, next_address, recorded)
     plain.begin(device, program.blocks.tolist())
     reserved, active, failures = [], [], []
     placed = np.full(program.owners, _NONE, np.int64)

@@ -1,0 +1,119 @@
+"""Predictions of peak memory: each change alone, and on top of those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import trim_texts
+from tracekit.process.allocator.run import AllocatorProgram, AllocatorRun, run_program
+from tracekit.process.memory.windows import list_annotated_ranges, list_snapshot_stages, list_snapshot_steps
+from tracekit.replay.changes import ChangeError
+from tracekit.replay.memory.applying import (
+    ReplayedMemory,
+    TouchedMemory,
+    apply_memory_change,
+    measure_kv_cache,
+)
+from tracekit.replay.memory.memory_changes import MIB, AllocatorChange
+from tracekit.replay.memory.purposes import find_kv_cache
+
+MOST_STAGES = 6
+"""Stages after which an empty cache is tried at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPrediction:
+    """A change replayed: alone, and after those before it (`run` is None where it is not added to them)."""
+
+    change: AllocatorChange
+    touched: TouchedMemory
+    alone: AllocatorRun
+    run: AllocatorRun | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPlan:
+    """Predictions in order, and changes that cannot be predicted, with the reason."""
+
+    predictions: tuple[MemoryPrediction, ...]
+    refused: tuple[tuple[AllocatorChange, str], ...] = ()
+
+    def get_last(self, recorded: AllocatorRun) -> AllocatorRun:
+        """Get the run with all added changes; the recorded one without any."""
+        return next((each.run for each in reversed(self.predictions) if each.run is not None), recorded)
+
+
+def predict_memory_changes(memory: ReplayedMemory, changes: Sequence[AllocatorChange]) -> MemoryPlan:
+    """Predict the memory with changes, one after the other. Raises `ChangeError`."""
+    predictions: list[MemoryPrediction] = []
+    program = memory.program
+    for change in changes:
+        try:
+            alone, touched = apply_memory_change(memory, memory.program, change)
+            program, _ = apply_memory_change(memory, program, change)
+        except ChangeError as error:
+            raise ChangeError(f"{change.describe()}: {error.problem}", error.hint) from None
+        is_first = not predictions
+        run_alone = run_program(alone)
+        predictions.append(
+            MemoryPrediction(change, touched, run_alone, run_alone if is_first else run_program(program))
+        )
+    return MemoryPlan(tuple(predictions))
+
+
+def plan_memory_changes(memory: ReplayedMemory) -> MemoryPlan:
+    """Predict every change that applies, the one that saves most first; those that save nothing alone are not added."""
+    tried: list[tuple[AllocatorChange, TouchedMemory, AllocatorRun]] = []
+    refused = []
+    for change in list_applicable_changes(memory):
+        try:
+            program, touched = apply_memory_change(memory, memory.program, change)
+        except ChangeError as error:
+            refused.append((change, error.problem))
+            continue
+        tried.append((change, touched, run_program(program)))
+    tried.sort(key=lambda each: each[2].peak_reserved)
+    predictions: list[MemoryPrediction] = []
+    program, peak = memory.program, memory.run.peak_reserved
+    for change, touched, alone in tried:
+        run = None
+        if alone.peak_reserved < memory.run.peak_reserved:
+            run, program = _add_change(memory, program, change, peak)
+            peak = peak if run is None else run.peak_reserved
+        predictions.append(MemoryPrediction(change, touched, alone, run))
+    return MemoryPlan(tuple(predictions), tuple(refused))
+
+
+def _add_change(
+    memory: ReplayedMemory, program: AllocatorProgram, change: AllocatorChange, peak: int
+) -> tuple[AllocatorRun | None, AllocatorProgram]:
+    """Add a change to those before it, if it saves more: (run or None, program)."""
+    try:
+        changed, _ = apply_memory_change(memory, program, change)
+    except ChangeError:
+        return None, program
+    run = run_program(changed)
+    return (run, changed) if run.peak_reserved < peak else (None, program)
+
+
+def list_applicable_changes(memory: ReplayedMemory) -> Iterator[AllocatorChange]:
+    """List the changes that are tried without any given."""
+    yield AllocatorChange("expandable")
+    yield from (AllocatorChange("max_split", size_bytes=size * MIB) for size in (128, 512))
+    if memory.device_memory is not None:
+        yield AllocatorChange("gc", factor=0.8)
+    yield from (AllocatorChange("empty_cache", stage=stage) for stage in list_range_names(memory)[:MOST_STAGES])
+    yield AllocatorChange("micro_batch", factor=0.5)
+    yield AllocatorChange("offload")
+    recorded = measure_kv_cache(memory, find_kv_cache(memory.trace, memory.replay))
+    if recorded and memory.device_memory is not None:
+        yield AllocatorChange("kv_cache", factor=round(0.5 * recorded / memory.device_memory, 4))
+
+
+def list_range_names(memory: ReplayedMemory) -> list[str]:
+    """List the stages of a history, without their numbers, or its ranges."""
+    steps = list_snapshot_steps(memory.trace, memory.replay)
+    stages = trim_texts(list_snapshot_stages(memory.trace, steps).stage)
+    names = stages.texts or trim_texts(memory.trace.derived(list_annotated_ranges).name).texts
+    return list(dict.fromkeys(name.partition("#")[0] for name in names))
