@@ -1,6 +1,7 @@
 """What-ifs about memory: against the independent model's own runs with the change, and worked by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from allocator_model import MIB, Model, Setting, train
@@ -213,6 +214,38 @@ def test_the_interval_contains_the_truth(tmp_path):
             truth = size
         report = ask(tmp_path, Model(categories=True).run(train(seed, steps=3)), device_memory=limit, micro_batch=4)
         assert f"largest micro-batch in 400 MiB: {truth} (" in report.answer
+
+
+# A request that ran out of memory
+
+
+def fragmented(setting):
+    """Three segments of 60 MiB, each half in use; then 80 MiB are asked for."""
+    work = [("alloc", key, 60 * MIB, 0, "forward") for key in range(3)] + [("free", key) for key in range(3)]
+    work += [("alloc", 10 + key, 30 * MIB, 0, "forward") for key in range(6)]
+    return Model(setting).run([*work, *(("free", 10 + key) for key in (0, 2, 4)), ("alloc", 8, 80 * MIB)])
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"), [("expandable", "fits"), ("scale=forward:0.9", "fails"), ("scale=forward:0.5", "fits")]
+)
+def test_the_request_that_ran_out_of_memory_fits_or_not(tmp_path, change, fits):
+    """The truth is the model's own run with the change at the same limit."""
+    limit = 205 * MIB
+    recorded = fragmented(Setting(limit=limit))
+    assert recorded.failed == 1
+    assert predict(tmp_path, recorded, change)["fits"] == fits
+    if change == "expandable":
+        assert fragmented(Setting(limit=limit, expandable=True)).failed == 0
+
+
+def test_an_h200_that_is_full_needs_less_memory_rather_than_other_segments():
+    """34 blocks of 4 GiB are in use, and the 35th fails: no option of the allocator helps."""
+    path = Path(__file__).parents[1] / "data/gpu/snapshots/out_of_memory.pickle"
+    for change in ("expandable", "max_split=128MB"):
+        assert rows_of(tracekit.whatif_memory(path, change))[0]["fits"] == "fails"
+    (row,) = rows_of(tracekit.whatif_memory(path, "scale=snapshots:0.9"))
+    assert row["fits"] == "fits"
 
 
 # How a change is written

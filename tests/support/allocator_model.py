@@ -103,6 +103,9 @@ class Model:
                 found = self.ask_driver(need, small, stream)
         if found is None:
             self.failed += 1
+            self.write("oom", 0, size, stream, site)
+            free = (self.setting.limit or 0) - self.reserved()
+            self.history[-1] = {**{k: v for k, v in self.history[-1].items() if k != "addr"}, "device_free": free}
             return
         segment, piece = found
         rest = piece.size - need

@@ -11,6 +11,8 @@ from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
 from tracekit.process.allocator.identity import MAX_DIFFERENCE, HistoryMatch
+from tracekit.process.allocator.plain import EMPTY
+from tracekit.process.allocator.run import OP
 from tracekit.replay.memory.applying import ReplayedMemory
 from tracekit.replay.memory.batches import LargestBatch
 from tracekit.replay.memory.predicting_memory import MemoryPlan
@@ -33,6 +35,7 @@ _CHANGES = parse_headings("""
     peak_bytes | together | bytes | Peak of the reserved memory with this change and those before it; empty for a change that does not lower it.
     active_bytes | in use | bytes | Peak of the blocks in use with this change only.
     touched_bytes | touched | bytes | Requested bytes of the touched memory at the recorded peak.
+    fits | OOM request | text | Whether the request that ran out of memory fits with this change only.
     failed_count | failed | count | Requests that run out of memory with this change only.
 """)
 
@@ -137,6 +140,7 @@ def _list_memory_predictions(answer: MemoryAnswer) -> Sheet:
             None if each.run is None else each.run.peak_reserved,
             each.alone.peak_active,
             each.touched.peak_bytes,
+            None if each.fits is None else "fits" if each.fits else "fails",
             each.alone.failed or None,
         )
         for number, each in enumerate(answer.plan.predictions, 1)
@@ -169,6 +173,12 @@ def _list_memory_cautions(answer: MemoryAnswer) -> Iterator[str]:
         yield (
             f"{format_quantity(before, 'bytes')} were reserved before the history: options do not change how they were "
             "allocated, so a whole run with the option may save more"
+        )
+    releases = int((memory.program.ops[:, OP] == EMPTY).sum())
+    if releases and answer.plan.predictions:
+        yield (
+            f"{releases:,} {choose_plural(releases, 'release')} of the cache (empty_cache, or memory that ran out) "
+            "replayed at the recorded place"
         )
     if answer.plan.predictions:
         yield ADDRESSES

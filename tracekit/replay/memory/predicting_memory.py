@@ -15,6 +15,7 @@ from tracekit.replay.memory.applying import (
     apply_memory_change,
     measure_kv_cache,
 )
+from tracekit.replay.memory.failed_request import FailedRequest, find_failed_request, fits_request
 from tracekit.replay.memory.memory_changes import MIB, AllocatorChange
 from tracekit.replay.memory.purposes import find_kv_cache
 
@@ -24,12 +25,16 @@ MOST_STAGES = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPrediction:
-    """A change replayed: alone, and after those before it (`run` is None where it is not added to them)."""
+    """A change replayed: alone, and after those before it (`run` is None where it is not added to them).
+
+    `fits` is whether the request that ran out of memory fits with this change only; None without such a request.
+    """
 
     change: AllocatorChange
     touched: TouchedMemory
     alone: AllocatorRun
     run: AllocatorRun | None
+    fits: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +52,7 @@ class MemoryPlan:
 def predict_memory_changes(memory: ReplayedMemory, changes: Sequence[AllocatorChange]) -> MemoryPlan:
     """Predict the memory with changes, one after the other. Raises `ChangeError`."""
     predictions: list[MemoryPrediction] = []
-    program = memory.program
+    program, failed = memory.program, find_failed_request(memory)
     for change in changes:
         try:
             alone, touched = apply_memory_change(memory, memory.program, change)
@@ -56,15 +61,15 @@ def predict_memory_changes(memory: ReplayedMemory, changes: Sequence[AllocatorCh
             raise ChangeError(f"{change.describe()}: {error.problem}", error.hint) from None
         is_first = not predictions
         run_alone = run_program(alone)
-        predictions.append(
-            MemoryPrediction(change, touched, run_alone, run_alone if is_first else run_program(program))
-        )
+        run = run_alone if is_first else run_program(program)
+        predictions.append(MemoryPrediction(change, touched, run_alone, run, _check_failed(alone, failed)))
     return MemoryPlan(tuple(predictions))
 
 
 def plan_memory_changes(memory: ReplayedMemory) -> MemoryPlan:
     """Predict every change that applies, the one that saves most first; those that save nothing alone are not added."""
-    tried: list[tuple[AllocatorChange, TouchedMemory, AllocatorRun]] = []
+    tried: list[tuple[AllocatorChange, TouchedMemory, AllocatorRun, bool | None]] = []
+    failed = find_failed_request(memory)
     refused = []
     for change in list_applicable_changes(memory):
         try:
@@ -72,17 +77,21 @@ def plan_memory_changes(memory: ReplayedMemory) -> MemoryPlan:
         except ChangeError as error:
             refused.append((change, error.problem))
             continue
-        tried.append((change, touched, run_program(program)))
+        tried.append((change, touched, run_program(program), _check_failed(program, failed)))
     tried.sort(key=lambda each: each[2].peak_reserved)
     predictions: list[MemoryPrediction] = []
     program, peak = memory.program, memory.run.peak_reserved
-    for change, touched, alone in tried:
+    for change, touched, alone, fits in tried:
         run = None
         if alone.peak_reserved < memory.run.peak_reserved:
             run, program = _add_change(memory, program, change, peak)
             peak = peak if run is None else run.peak_reserved
-        predictions.append(MemoryPrediction(change, touched, alone, run))
+        predictions.append(MemoryPrediction(change, touched, alone, run, fits))
     return MemoryPlan(tuple(predictions), tuple(refused))
+
+
+def _check_failed(program: AllocatorProgram, failed: FailedRequest | None) -> bool | None:
+    return None if failed is None else fits_request(program, failed)
 
 
 def _add_change(

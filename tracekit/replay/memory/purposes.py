@@ -49,7 +49,7 @@ def list_sites(trace: Trace, replay: Replay) -> list[str]:
 
 def find_optimizer_state(trace: Trace, replay: Replay) -> Mask:
     """Mark the state of optimizers: memory that an optimizer allocated and kept, or that a profiler calls so."""
-    stays = replay.pieces.died == NEVER
+    stays: Mask = replay.pieces.died == NEVER
     is_state: Mask = _mark_optimizer_stacks(trace, replay) | _mark_categories(trace, replay, ("optimizer_state",))
     return stays & is_state
 
