@@ -216,6 +216,19 @@ def test_the_interval_contains_the_truth(tmp_path):
         assert f"largest micro-batch in 400 MiB: {truth} (" in report.answer
 
 
+def test_segments_of_earlier_steps_are_in_the_peak_but_not_in_that_from_an_empty_cache(tmp_path):
+    """A step used 100 MiB before the history; in it are 60. Halved, 30 fit into the cached 100: from an empty cache 30 do."""
+    made = Allocator()
+    made.free(made.alloc(100 * MIB, [frame("forward")]))
+    made.clear_history()
+    made.free(made.alloc(60 * MIB, [frame("forward")]))
+    report = ask(tmp_path, made, "scale=forward:0.5")
+    (row,), (history,) = rows_of(report), rows_of(report, "histories")
+    assert (row["alone_bytes"], row["emptied_bytes"]) == (100 * MIB, 30 * MIB)
+    assert (history["peak_bytes"], history["emptied_bytes"]) == (100 * MIB, 60 * MIB)
+    assert any("100 MiB were reserved before the history" in caution for caution in report.cautions)
+
+
 # A request that ran out of memory
 
 

@@ -15,7 +15,7 @@ from tracekit.process.allocator.plain import EMPTY
 from tracekit.process.allocator.run import OP
 from tracekit.replay.memory.applying import ReplayedMemory
 from tracekit.replay.memory.batches import LargestBatch
-from tracekit.replay.memory.predicting_memory import MemoryPlan
+from tracekit.replay.memory.predicting_memory import MemoryPlan, measure_from_empty_cache
 from tracekit.replay.what_if_tables import make_replay_sheet
 
 OUTSIDE = "memory outside PyTorch's allocator (CUDA context, NCCL, other processes) is not in these numbers"
@@ -30,9 +30,10 @@ _CHANGES = parse_headings("""
     number | # | id
     change | change
     touched | touches
-    alone_bytes | peak alone | bytes | Peak of the reserved memory with this change only.
-    alone_saved_bytes | saved alone | bytes | Against the recorded peak; negative: the peak rises.
+    alone_bytes | alone | bytes | Peak of the reserved memory with this change only.
+    alone_saved_bytes | saved | bytes | Against the recorded peak; negative: the peak rises.
     peak_bytes | together | bytes | Peak of the reserved memory with this change and those before it; empty for a change that does not lower it.
+    emptied_bytes | emptied | bytes | Peak with this change only if the cache is emptied before the history: a lower bound.
     active_bytes | in use | bytes | Peak of the blocks in use with this change only.
     touched_bytes | touched | bytes | Requested bytes of the touched memory at the recorded peak.
     fits | OOM request | text | Whether the request that ran out of memory fits with this change only.
@@ -47,6 +48,7 @@ _HISTORIES = parse_headings("""
     difference | difference | ratio | Largest difference of the reserved memory, as a share of its peak.
     before_bytes | before | bytes | Reserved when the history begins.
     peak_bytes | peak | bytes | Most reserved.
+    emptied_bytes | emptied | bytes | Most reserved if the cache is emptied before the history.
     active_bytes | in use | bytes | Most in use, as blocks.
 """)
 
@@ -138,6 +140,7 @@ def _list_memory_predictions(answer: MemoryAnswer) -> Sheet:
             each.alone.peak_reserved,
             before - each.alone.peak_reserved,
             None if each.run is None else each.run.peak_reserved,
+            each.emptied_bytes,
             each.alone.peak_active,
             each.touched.peak_bytes,
             None if each.fits is None else "fits" if each.fits else "fails",
@@ -153,7 +156,8 @@ def _list_histories(answer: MemoryAnswer) -> Sheet:
     for memory in answer.memories:
         match, run = memory.match, memory.run
         state = "exact" if match.is_exact else "differs" if match.largest_bytes else "reserved memory exact"
-        levels = run.reserved_before, run.peak_reserved, run.peak_active
+        emptied = measure_from_empty_cache(memory.program)
+        levels = run.reserved_before, run.peak_reserved, emptied, run.peak_active
         source, device = memory.trace.source.name, memory.replay.device
         rows.append((source, device, len(memory.program.ops), state, match.difference, *levels))
     return make_replay_sheet("histories", "Histories, the highest peak first", _HISTORIES, rows)
@@ -171,8 +175,8 @@ def _list_memory_cautions(answer: MemoryAnswer) -> Iterator[str]:
     before, peak = memory.run.reserved_before, memory.run.peak_reserved
     if peak and before > EARLY_SHARE * peak:
         yield (
-            f"{format_quantity(before, 'bytes')} were reserved before the history: options do not change how they were "
-            "allocated, so a whole run with the option may save more"
+            f"{format_quantity(before, 'bytes')} were reserved before the history and stay as they are: a whole run with a "
+            "change may save more, down to the peak of the column emptied"
         )
     releases = int((memory.program.ops[:, OP] == EMPTY).sum())
     if releases and answer.plan.predictions:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import trim_texts
+from tracekit.process.allocator.plain import EMPTY
 from tracekit.process.allocator.run import AllocatorProgram, AllocatorRun, run_program
 from tracekit.process.memory.windows import list_annotated_ranges, list_snapshot_stages, list_snapshot_steps
 from tracekit.replay.changes import ChangeError
@@ -27,7 +31,8 @@ MOST_STAGES = 6
 class MemoryPrediction:
     """A change replayed: alone, and after those before it (`run` is None where it is not added to them).
 
-    `fits` is whether the request that ran out of memory fits with this change only; None without such a request.
+    `fits` is whether the request that ran out of memory fits with this change only; None without such a request. `emptied_bytes` is
+    the peak with this change only if the cache is emptied before the history; None if the history begins without memory.
     """
 
     change: AllocatorChange
@@ -35,6 +40,7 @@ class MemoryPrediction:
     alone: AllocatorRun
     run: AllocatorRun | None
     fits: bool | None = None
+    emptied_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,13 +68,17 @@ def predict_memory_changes(memory: ReplayedMemory, changes: Sequence[AllocatorCh
         is_first = not predictions
         run_alone = run_program(alone)
         run = run_alone if is_first else run_program(program)
-        predictions.append(MemoryPrediction(change, touched, run_alone, run, _check_failed(alone, failed)))
+        predictions.append(
+            MemoryPrediction(
+                change, touched, run_alone, run, _check_failed(alone, failed), measure_from_empty_cache(alone)
+            )
+        )
     return MemoryPlan(tuple(predictions))
 
 
 def plan_memory_changes(memory: ReplayedMemory) -> MemoryPlan:
     """Predict every change that applies, the one that saves most first; those that save nothing alone are not added."""
-    tried: list[tuple[AllocatorChange, TouchedMemory, AllocatorRun, bool | None]] = []
+    tried: list[tuple[AllocatorChange, TouchedMemory, AllocatorRun, bool | None, int | None]] = []
     failed = find_failed_request(memory)
     refused = []
     for change in list_applicable_changes(memory):
@@ -77,17 +87,31 @@ def plan_memory_changes(memory: ReplayedMemory) -> MemoryPlan:
         except ChangeError as error:
             refused.append((change, error.problem))
             continue
-        tried.append((change, touched, run_program(program), _check_failed(program, failed)))
+        tried.append(
+            (change, touched, run_program(program), _check_failed(program, failed), measure_from_empty_cache(program))
+        )
     tried.sort(key=lambda each: each[2].peak_reserved)
     predictions: list[MemoryPrediction] = []
     program, peak = memory.program, memory.run.peak_reserved
-    for change, touched, alone, fits in tried:
+    for change, touched, alone, fits, emptied in tried:
         run = None
         if alone.peak_reserved < memory.run.peak_reserved:
             run, program = _add_change(memory, program, change, peak)
             peak = peak if run is None else run.peak_reserved
-        predictions.append(MemoryPrediction(change, touched, alone, run, fits))
+        predictions.append(MemoryPrediction(change, touched, alone, run, fits, emptied))
     return MemoryPlan(tuple(predictions), tuple(refused))
+
+
+def measure_from_empty_cache(program: AllocatorProgram) -> int | None:
+    """Measure the peak if the cache is emptied before the history; None if the history begins without memory.
+
+    Earlier steps of a run leave segments that the history does not need, and that a change would have made smaller.
+    """
+    if not len(program.blocks):
+        return None
+    first = np.array([[EMPTY, 0, 0, 0]], np.int64)
+    entry = np.append(np.int64(-1), program.entry)
+    return int(run_program(replace(program, ops=np.concatenate((first, program.ops)), entry=entry)).reserved.max())
 
 
 def _check_failed(program: AllocatorProgram, failed: FailedRequest | None) -> bool | None:
