@@ -342,6 +342,14 @@ def test_a_history_that_cannot_be_replayed_gives_the_reason(tmp_path):
         load(tmp_path, model)
 
 
+def test_segments_that_contradict_the_history_are_not_replayed(tmp_path):
+    """The history got 30 MiB from the driver, of which the end has nothing but a segment of 2."""
+    model = Model().run([("alloc", 1, 700), ("alloc", 2, 30 * MIB)])
+    del model.segments[1]
+    with pytest.raises(UnreplayableError, match="contradict the history"):
+        load(tmp_path, model)
+
+
 def test_a_history_that_does_not_add_up_is_not_exact(tmp_path):
     """The recorded segment is twice as large as the allocator gets for the request."""
     model = Model().run([("alloc", 1, 30 * MIB)])

@@ -83,6 +83,8 @@ def _check_history(trace: Trace, replay: Replay) -> None:
         raise UnreplayableError("no segments of the allocator were recorded")
     if not len(replay.during("alloc")):
         raise UnreplayableError("no history of allocations was recorded")
+    if replay.reserved is None:
+        raise UnreplayableError("the segments at the end contradict the history")
     if replay.unsound:
         raise UnreplayableError(f"{replay.unsound:,} entries of the history have no size or address")
     total = float(replay.pieces.size.sum(dtype=np.float64)) + len(replay.rows) * float(20 * 2**20)
