@@ -13,7 +13,7 @@ from memory_reading import read
 from tracekit.process.allocator import run as runs
 from tracekit.process.allocator.beginning import UnreplayableError
 from tracekit.process.allocator.history import build_program
-from tracekit.process.allocator.identity import compare_with_history
+from tracekit.process.allocator.identity import compare_with_history, replay_history
 from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, REQUEST
 from tracekit.process.allocator.rules import (
     AllocatorOptions,
@@ -227,6 +227,11 @@ def fields_of(run):
     return {name: getattr(run, name) for name in run.__dataclass_fields__}
 
 
+def fields_equal(run, other):
+    one, two = fields_of(run), fields_of(other)
+    return all(np.array_equal(value, two[name]) for name, value in one.items())
+
+
 def run_plainly(program):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "native", None)
@@ -307,6 +312,21 @@ def test_the_rest_of_a_history_replays_exactly(tmp_path, seed, cut, expandable):
     replay, program = load(tmp_path, model)
     match = compare_with_history(replay, program, run_program(program))
     assert match.is_exact, match
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("option", ["limit", "gc", "together"])
+def test_a_history_in_which_memory_ran_out_or_was_collected_replays_exactly(tmp_path, option, seed):
+    """Its releases of the cache are the recorded ones; the limits that caused them are not in the snapshot."""
+    model = Model(SETTINGS[option][0]).run(train(seed, later=0.1))
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickled(model.snapshot()))
+    trace = read(path)
+    (replay,) = trace.derived(replay_all_devices)
+    program, run, match = replay_history(trace, replay)
+    assert match.is_exact, match
+    assert run.segments[:, 2].min() < 0
+    assert fields_equal(run, run_plainly(program))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,9 +12,7 @@ from tracekit.model.trace import Trace, Want
 from tracekit.pipeline.measure_source import read_parts
 from tracekit.pipeline.options import Options, parse_optional_numbers
 from tracekit.process.allocator.beginning import UnreplayableError
-from tracekit.process.allocator.history import build_program
-from tracekit.process.allocator.identity import compare_with_history
-from tracekit.process.allocator.run import run_program
+from tracekit.process.allocator.identity import replay_history
 from tracekit.process.memory.replay import replay_all_devices
 from tracekit.replay.changes import ChangeError
 from tracekit.replay.memory.applying import ReplayedMemory
@@ -116,11 +114,9 @@ def _replay_trace(trace: Trace, device_memory: int | None) -> Iterator[ReplayedM
         if replay.memory != "device":
             continue
         try:
-            program = build_program(trace, replay)
+            program, run, match = replay_history(trace, replay)
         except UnreplayableError as error:
             yield str(error)
             continue
-        run = run_program(program)
-        match = compare_with_history(replay, program, run)
         name = trace.source.name if replay.device is None else f"{trace.source.name} · GPU {replay.device}"
         yield ReplayedMemory(name, trace, replay, program, run, match, device_memory)

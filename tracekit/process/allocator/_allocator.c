@@ -6,7 +6,7 @@
  */
 #include "_blocks.h"
 
-enum { ALLOC, COMPLETE, REQUEST, EMPTY, RELEASE };
+enum { ALLOC, COMPLETE, REQUEST, EMPTY, RELEASE, FRESH };
 enum { BEGINS = 1, EXPANDABLE = 2, UNMAPPED = 4 };
 enum { MAX_SPLIT, COLLECT_ABOVE, LIMIT, NEXT_ADDRESS, SETTINGS };
 enum { LOGGED, FAILED, FIRST_FAILED, RETRIES, COLLECTED, SYNCED, STATS };
@@ -268,7 +268,8 @@ static int splits(const allocator *a, const block *b, int64_t size)
 /* malloc: the block of a request, or NONE if the device has no memory left. */
 static int32_t allocate(allocator *a, int64_t size, int64_t lane)
 {
-    int32_t s = (int32_t)(2 * lane + (size > SMALL)), at = find_free(a, s, size);
+    int32_t s = (int32_t)(2 * lane + (size > SMALL)), at = a->fresh ? NONE : find_free(a, s, size);
+    a->fresh = 0;
     if (at == NONE && !a->broken) {
         if (a->collect_above >= 0) collect(a);
         at = obtain(a, s, size);
@@ -364,10 +365,14 @@ static void run_one(allocator *a, const int64_t *op, int64_t *placed)
         free_block(a, at);
         break;
     case EMPTY:
-        release_cached(a);
+        if (!op[2] || !a->synced) release_cached(a);
+        break;
+    case FRESH:
+        /* The recorded request found nothing, and memory was given back for it: it does not look again. */
+        a->fresh = a->synced;
         break;
     default:
-        release_at(a, op[2]);
+        if (!op[3] || a->synced) release_at(a, op[2]);
     }
 }
 
@@ -384,7 +389,7 @@ static void discard(allocator *a)
 static int are_sound(const int64_t *ops, size_t count, size_t owners, size_t lanes)
 {
     for (size_t i = 0; i < count; i++, ops += 4) {
-        if ((uint64_t)ops[0] > RELEASE) return 0;
+        if ((uint64_t)ops[0] > FRESH) return 0;
         if (ops[0] < EMPTY && (uint64_t)ops[1] >= owners) return 0;
         if (ops[0] == ALLOC && ((uint64_t)ops[3] >= lanes || ops[2] <= 0)) return 0;
     }

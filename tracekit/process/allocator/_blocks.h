@@ -40,7 +40,7 @@ typedef struct {
     int64_t max_split, collect_above, limit, next_address;
     const int64_t *recorded;
     size_t recorded_count, drawn;
-    int synced, broken;
+    int synced, broken, fresh;
     int64_t reserved, active;
     int64_t *log;
     size_t log_room, logged;

@@ -16,7 +16,7 @@ from tracekit.process.allocator.beginning import (
     lay_out_blocks,
     wind_back_segments,
 )
-from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, RELEASE, REQUEST
+from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, FRESH, RELEASE, REQUEST
 from tracekit.process.allocator.rules import (
     ADDRESS_SPACE,
     SEGMENT_STEP,
@@ -48,8 +48,12 @@ class _Lanes:
     of_segments: Ints
 
 
-def build_program(trace: Trace, replay: Replay) -> AllocatorProgram:
-    """Build the program of a device's history. Raises `UnreplayableError`."""
+def build_program(trace: Trace, replay: Replay, *, releases_as_recorded: bool = False) -> AllocatorProgram:
+    """Build the program of a device's history. Raises `UnreplayableError`.
+
+    With `releases_as_recorded`, the recorded segments are given back, not the whole cache: after garbage collection or
+    `max_split_size`, whose limits are not recorded.
+    """
     _check_history(trace, replay)
     options = read_allocator_options(trace.meta.get("allocator_settings") or {})
     moved = replay.during("segment_alloc", "segment_map", "segment_free", "segment_unmap")
@@ -65,7 +69,7 @@ def build_program(trace: Trace, replay: Replay) -> AllocatorProgram:
     blocks = lay_out_blocks(ranges, flags, pieces.address[early], occupied, early)
     is_gain = moves.is_gain
     recorded = np.column_stack((moves.address, moves.size, moves.shelf))[is_gain]
-    ops, entry = _list_ops(replay, moved, lanes, moves)
+    ops, entry = _list_ops(replay, moved, lanes, moves, releases_as_recorded=releases_as_recorded)
     ends = [ranges.address + np.where(flags & 4, ADDRESS_SPACE, ranges.size), recorded[:, 0] + recorded[:, 1]]
     last = max((int(end.max(initial=SEGMENT_STEP)) for end in ends), default=SEGMENT_STEP)
     grows = _find_growing_pools(options, lanes, moves, final)
@@ -246,7 +250,9 @@ def _find_growing_pools(options: AllocatorOptions, lanes: _Lanes, moves: Segment
     return grows
 
 
-def _list_ops(replay: Replay, moved: Ints, lanes: _Lanes, moves: SegmentMoves) -> tuple[Ints, Ints]:
+def _list_ops(
+    replay: Replay, moved: Ints, lanes: _Lanes, moves: SegmentMoves, *, releases_as_recorded: bool
+) -> tuple[Ints, Ints]:
     """List the operations of a history, in order: (rows of `AllocatorProgram.ops`, entry of each)."""
     pieces = replay.pieces
     born, gone = (pieces.born >= 0).nonzero()[0], (pieces.died < NEVER).nonzero()[0]
@@ -256,16 +262,29 @@ def _list_ops(replay: Replay, moved: Ints, lanes: _Lanes, moves: SegmentMoves) -
     private, shared = given[is_private], given[~is_private]
     # The cache is given back segment by segment: of entries that follow one another, the first stands for all.
     starts = shared[np.append(True, np.diff(moved[shared]) > 1)[: len(shared)]]
+    recorded = shared[~moves.is_page[shared]] if releases_as_recorded else shared[:0]
     parts = [
+        _make_ops(FRESH, _find_retried_allocations(replay, moved, moves)),
         _make_ops(ALLOC, pieces.born[born], born, pieces.size[born], lanes.of_pieces[born]),
         _make_ops(COMPLETE, pieces.died[gone], gone),
         _make_ops(REQUEST, asked, owner),
-        _make_ops(EMPTY, moved[starts]),
+        _make_ops(EMPTY, moved[starts], size=int(releases_as_recorded)),
         _make_ops(RELEASE, moved[private], size=moves.address[private]),
+        _make_ops(RELEASE, moved[recorded], size=moves.address[recorded], lane=1),
     ]
     table = np.concatenate(parts)
     table = table[np.argsort(table[:, 4], kind="stable")]
     return np.ascontiguousarray(table[:, :4]), np.ascontiguousarray(table[:, 4])
+
+
+def _find_retried_allocations(replay: Replay, moved: Ints, moves: SegmentMoves) -> Ints:
+    """Find the allocations for which memory was given back and got again, entry after entry."""
+    allocs = replay.during("alloc")
+    after_loss = moves.is_gain[1:] & ~moves.is_gain[:-1] & (np.diff(moved) == 1)
+    gains = moved[1:][after_loss]
+    place = np.searchsorted(allocs, gains)
+    retried: Ints = allocs[place[place < len(allocs)]]
+    return retried
 
 
 def _make_ops(op: int, entry: Ints, owner: Ints | int = 0, size: Ints | int = 0, lane: Ints | int = 0) -> Ints:

@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.process.allocator.plain import ALLOC, COMPLETE
-from tracekit.process.allocator.run import OP, OWNER, AllocatorProgram, AllocatorRun
+from tracekit.model.trace import Trace
+from tracekit.process.allocator.history import build_program
+from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, FRESH, RELEASE
+from tracekit.process.allocator.run import OP, OWNER, AllocatorProgram, AllocatorRun, run_program
 from tracekit.process.memory.replay import CODE, Replay
 
 Ints = npt.NDArray[np.int64]
@@ -50,12 +52,30 @@ class HistoryMatch:
         return self.difference <= MAX_DIFFERENCE
 
 
+def replay_history(trace: Trace, replay: Replay) -> tuple[AllocatorProgram, AllocatorRun, HistoryMatch]:
+    """Build the program of a history, run it, and compare it with the record. Raises `UnreplayableError`.
+
+    If giving the whole cache back does not match, segments are given back as recorded.
+    """
+    program = build_program(trace, replay)
+    run = run_program(program)
+    match = compare_with_history(replay, program, run)
+    if match.is_exact or not len(replay.during("segment_free")):
+        return program, run, match
+    as_recorded = build_program(trace, replay, releases_as_recorded=True)
+    second = run_program(as_recorded)
+    match_recorded = compare_with_history(replay, as_recorded, second)
+    if match_recorded.largest_bytes < match.largest_bytes or match_recorded.is_exact:
+        return as_recorded, second, match_recorded
+    return program, run, match
+
+
 def compare_with_history(replay: Replay, program: AllocatorProgram, run: AllocatorRun) -> HistoryMatch:
     """Compare a run of the unchanged program with the recorded history."""
     assert replay.reserved is not None, "a history without segments has no program"
     moved = replay.during("segment_alloc", "segment_map", "segment_free", "segment_unmap")
     sign = np.where(np.isin(replay.action[moved], [CODE["segment_alloc"], CODE["segment_map"]]), 1, -1)
-    ours = _sort_segments(run.segments[:, 0], run.segments[:, 1], run.segments[:, 2])
+    ours = _sort_segments(_find_first_operations(program, run.segments[:, 0]), run.segments[:, 1], run.segments[:, 2])
     theirs = _sort_segments(
         _find_own_operations(program, moved, sign > 0), replay.address[moved], sign * replay.size[moved]
     )
@@ -75,6 +95,14 @@ def compare_with_history(replay: Replay, program: AllocatorProgram, run: Allocat
     )
 
 
+def _find_first_operations(program: AllocatorProgram, operations: Ints) -> Ints:
+    """Find the operation that stands for each: of a release as recorded, that of the whole cache at its entry."""
+    before = np.maximum(operations - 1, 0)
+    follows = (program.ops[operations, OP] == RELEASE) & (program.ops[before, OP] == EMPTY)
+    firsts: Ints = operations - (follows & (program.entry[before] == program.entry[operations]))
+    return firsts
+
+
 def _find_own_operations(program: AllocatorProgram, moved: Ints, is_gain: Mask) -> Ints:
     """Find the operation of each recorded move.
 
@@ -82,12 +110,15 @@ def _find_own_operations(program: AllocatorProgram, moved: Ints, is_gain: Mask) 
     entry of those that follow one another, and otherwise also for the next allocation.
     """
     operations = np.searchsorted(program.entry, moved)
+    last = max(len(program.ops) - 1, 0)
+    operations += program.ops[np.minimum(operations, last), OP] == FRESH
     given = (~is_gain).nonzero()[0]
     starts = np.append(True, np.diff(moved[given]) > 1)[: len(given)]
     first = np.maximum.accumulate(np.where(starts, np.arange(len(given)), 0))
     count = len(program.entry)
+    follows = operations.copy()
     for rows in (given[first], given):
-        at = operations[rows]
+        at = follows[rows]
         is_own = (at < count) & (program.entry[np.minimum(at, count - 1)] == moved[rows])
         operations[given[is_own]] = at[is_own]
     return operations

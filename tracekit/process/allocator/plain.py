@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 from tracekit.process.allocator.rules import ADDRESS_SPACE, SEGMENT_STEP
 from tracekit.process.memory.space import LARGE_SEGMENT, LEAST, SMALL, SMALL_SEGMENT, compute_segment_size
 
-ALLOC, COMPLETE, REQUEST, EMPTY, RELEASE = range(5)
-"""Operations: allocate; free; free once other streams are done; `empty_cache`; give one segment back."""
+ALLOC, COMPLETE, REQUEST, EMPTY, RELEASE, FRESH = range(6)
+"""Operations: allocate; free; free once other streams are done; `empty_cache`; give one segment back.
+
+Of releases as recorded, `EMPTY` (with size 1) counts from the first segment on that is not as recorded, `RELEASE` (with lane 1) before.
+
+After `FRESH`, the next allocation gets new memory: the recorded one had looked for a free block before the cache was given back.
+That counts only for as long as segments are as recorded.
+"""
 
 BEGINS, EXPANDABLE, UNMAPPED = 1, 2, 4
 """Flags of a block before the history: the first of its segment; of an expandable one; without pages."""
@@ -62,6 +68,7 @@ class Device:
     segments: list[tuple[int, int, int, int]] = field(default_factory=list)
     drawn: int = 0
     synced: bool = True
+    is_fresh: bool = False
     now: int = -1
     reserved: int = 0
     active: int = 0
@@ -370,7 +377,8 @@ def _is_to_split(device: Device, block: Block, size: int) -> bool:
 def _allocate(device: Device, size: int, lane: int) -> Block | None:
     """Allocate a block (`malloc`); None if the device has no memory left."""
     shelf = 2 * lane + (size > SMALL)
-    block = _find_free(device, shelf, size)
+    block = None if device.is_fresh else _find_free(device, shelf, size)
+    device.is_fresh = False
     if block is None:
         if device.collect_above >= 0:
             _collect(device)
@@ -413,10 +421,15 @@ def run_op(device: Device, op: list[int]) -> Block | None:
     """Run one operation; for an allocation, its block, or None if memory ran out."""
     code, owner, size, lane = op
     if code == EMPTY:
-        _release_cached(device)
+        if not size or not device.synced:
+            _release_cached(device)
+        return None
+    if code == FRESH:
+        device.is_fresh = device.synced
         return None
     if code == RELEASE:
-        _release_at(device, size)
+        if not lane or device.synced:
+            _release_at(device, size)
         return None
     block = device.owned.get(owner)
     if block is not None and block.state == PENDING and code != REQUEST:

@@ -37,7 +37,7 @@ def find_failed_request(memory: ReplayedMemory) -> FailedRequest | None:
     entry = int(failed[-1])
     rows = replay.rows[[entry]]
     free = select_rows(memory.trace.nullable("allocations", "device_free_bytes"), rows)
-    lane = _find_lane(memory, replay, entry)
+    lane = _find_request_lane(memory, replay, entry)
     if free.missing.any() or lane is None or replay.size[entry] <= 0:
         return None
     limit = int(replay.reserved[entry]) + int(free.values[0])
@@ -46,7 +46,7 @@ def find_failed_request(memory: ReplayedMemory) -> FailedRequest | None:
     return None if fits_request(program, request) else request
 
 
-def _find_lane(memory: ReplayedMemory, replay: Replay, entry: int) -> int | None:
+def _find_request_lane(memory: ReplayedMemory, replay: Replay, entry: int) -> int | None:
     """Find the lane of a request: that of the last allocation before it of its stream and pool."""
     program, trace = memory.program, memory.trace
     stream = select_rows(trace.nullable("allocations", "stream"), replay.rows)

@@ -11,8 +11,8 @@ from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
 from tracekit.process.allocator.identity import MAX_DIFFERENCE, HistoryMatch
-from tracekit.process.allocator.plain import EMPTY
-from tracekit.process.allocator.run import OP
+from tracekit.process.allocator.plain import EMPTY, RELEASE
+from tracekit.process.allocator.run import LANE, OP
 from tracekit.replay.memory.applying import ReplayedMemory
 from tracekit.replay.memory.batches import LargestBatch
 from tracekit.replay.memory.predicting_memory import MemoryPlan, measure_from_empty_cache
@@ -177,6 +177,11 @@ def _list_memory_cautions(answer: MemoryAnswer) -> Iterator[str]:
         yield (
             f"{format_quantity(before, 'bytes')} were reserved before the history and stay as they are: a whole run with a "
             "change may save more, down to the peak of the column emptied"
+        )
+    if ((memory.program.ops[:, OP] == RELEASE) & (memory.program.ops[:, LANE] == 1)).any():
+        yield (
+            "segments are given back as recorded, up to the first change: the limit that chose them "
+            "(garbage collection, max_split_size) is not in a snapshot"
         )
     releases = int((memory.program.ops[:, OP] == EMPTY).sum())
     if releases and answer.plan.predictions:
