@@ -25,6 +25,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
+from tracekit.job.ray_tasks import measure_ray_headline
 from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages
@@ -41,7 +42,11 @@ from tracekit.model.text.labels import choose_plural, format_numbered_word, join
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
-from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only_engine_logs
+from tracekit.pipeline.summary.engine_logs import (
+    describe_engine_logs,
+    describe_ray_timelines,
+    has_only_engine_logs,
+)
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
@@ -82,6 +87,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
         question_selection.describe_selection(measured),
         "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _make_summary_fact(measured, describe_engine_logs),
+        _make_summary_fact(measured, describe_ray_timelines),
         _count_source_files(measured),
         _describe_check(measured),
         measured.facts.engine,
@@ -233,6 +239,7 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
             peaks
             or _label_partial_metrics(measured, measure_run_log_headline)
             or _label_partial_metrics(measured, measure_engine_headline)
+            or _label_partial_metrics(measured, measure_ray_headline)
         )
     if has_split_runs(measured):
         return step
