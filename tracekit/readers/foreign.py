@@ -20,6 +20,9 @@ _MAGICS = (
     (b"LZIP", "an lzip file", "decompress it first (lzip -d)"),
 )
 _TAR, _TAR_PLACE = b"ustar", 257
+_HEADLESS_SAMPLES = re.compile(rb"[0-9]{4}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}, ")
+"""First row of `nvidia-smi --query-gpu=timestamp,… --format=csv,noheader`: nothing names its columns."""
+
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\[{ \t\n\r]\0){2}|(?:\0[\[{ \t\n\r\"]){2}|[\[{]\0[ \t\n\r\"]\0", re.DOTALL)
 _UTF32 = re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[\[{]\0\0\0|\0\0\0[\[{]", re.DOTALL)
 
@@ -40,6 +43,9 @@ def explain_unsupported_format(text: bytes, *, packed: bool = False) -> Reason |
             return _make_archive_reason(what, remedy)
     if packed and (form := unpack.name_compression(text)):
         return _make_archive_reason(f"compressed twice (within, {form})", "decompress it first")
+    if _HEADLESS_SAMPLES.match(text):
+        what, remedy = "samples of nvidia-smi without their header", "record them without noheader (--format=csv)"
+        return Reason("no-format", f"{what}: {remedy}")
     for pattern, name in ((_UTF32, "UTF-32"), (_UTF16, "UTF-16")):
         if pattern.match(text):
             what = f"text in {name}, and profiles are UTF-8"
