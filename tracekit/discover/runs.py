@@ -7,6 +7,7 @@ them whose name states no role, stage, step, rank or replica.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -89,7 +90,7 @@ def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> lis
     for log in placed:
         if id(log) in roots:
             continue
-        folder = log.parts[:-1]
+        folder = _find_tracker_root(log.parts[:-1])
         holding = [run for run in runs if folder[: len(run)] == run]
         below = [run for run in runs if run[: len(folder)] == folder]
         if holding:
@@ -97,6 +98,24 @@ def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> lis
         else:
             roots[id(log)] = below[0] if len(below) == 1 else folder
     return [roots[id(p)] for p in placed]
+
+
+_WANDB_FOLDER = re.compile(r"(?:offline-)?run-[0-9]{8}_[0-9]{6}-([\w.-]{1,128})")
+
+
+def _find_tracker_root(folder: tuple[str, ...]) -> tuple[str, ...]:
+    """Find the run of a log in a directory: Weights & Biases makes a directory per start, with the run's id.
+
+    >>> _find_tracker_root(("wandb", "offline-run-20260901_100000-x7k2", "files"))
+    ('wandb', 'run-x7k2')
+    >>> _find_tracker_root(("logs", "a"))
+    ('logs', 'a')
+    """
+    for place, part in enumerate(folder):
+        match = _WANDB_FOLDER.fullmatch(part)
+        if match:
+            return (*folder[:place], f"run-{match[1]}")
+    return folder
 
 
 def shorten_run_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
