@@ -17,7 +17,6 @@ from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
 from tracekit.discover.accounts import (
-    NO_DRIVER_LOGS,
     attach_accounts,
     attach_ray_workers,
     may_be_same_host,
@@ -44,6 +43,7 @@ from tracekit.discover.manifests import (
 )
 from tracekit.discover.names import NameFacts, read_name, strip_format_suffixes
 from tracekit.discover.runs import (
+    NO_DRIVER_LOGS,
     PlacedSource,
     find_run_roots,
     find_run_roots_and_ids,

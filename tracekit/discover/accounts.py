@@ -8,14 +8,8 @@ from dataclasses import replace
 from itertools import chain
 
 from tracekit.discover.manifests import Manifest, ManifestEntry, apply_manifest, list_manifest_fields, make_account
-from tracekit.discover.runs import PlacedSource
+from tracekit.discover.runs import RAY_TIMELINE, PlacedSource
 from tracekit.model.inputs.sources import Account, ReportedCapture
-
-RAY_TIMELINE = "ray_timeline"
-"""Name of the reader of Ray timelines."""
-
-NO_DRIVER_LOGS = frozenset({"engine_log", "request_log", RAY_TIMELINE})
-"""Readers of logs that are not a driver's: next to a profile, its driver's log is still looked for."""
 
 
 def attach_accounts(placed_sources: list[PlacedSource], manifests: Sequence[Manifest]) -> None:

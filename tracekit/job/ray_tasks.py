@@ -72,7 +72,7 @@ def _make_ray_run(tasks: Frame) -> RayRun:
 
 
 def _label_workers(firsts: Frame) -> tuple[str, ...]:
-    """Label each worker by its role and rank, else by its actor or the class of its task; its id tells equal ones apart."""
+    """Label each worker by its role and rank, without them by its actor or the class of its task; equal labels get an id."""
     names = ("worker", "worker_role", "worker_rank", "actor", "name")
     labels = [_label_worker(row) for row in firsts.rows(*names)]
     counts = Counter(labels)
@@ -99,7 +99,7 @@ def shorten_worker_id(worker: str | None) -> str:
 
 
 def measure_ray_headline(measured: Measurements) -> tuple[Metric, ...]:
-    """Measure the numbers of the first screen for one timeline: its span, and the share of it without a task."""
+    """Measure the numbers of the first screen for one timeline: its span, and the share without a task."""
     runs = list_ray_runs(measured)
     if len(runs) != 1 or not runs[0].span_ns:
         return ()

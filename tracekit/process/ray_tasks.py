@@ -44,7 +44,7 @@ def make_ray_tasks(rows: Frame, source: Source) -> dict[str, Any]:
 
 
 def _find_tasks_of_rows(rows: Frame, number: Ints, start: Ints, end: Ints, worker: Ints) -> Ints:
-    """Find the task that each row begins in: the last one that started on its worker, if it still runs; else -1.
+    """Find the task that each row begins in: the last one that started on its worker, if it still runs; -1 without one.
 
     Tasks are in the order of workers and starts.
     """
@@ -69,7 +69,7 @@ def _mark_overlapping_workers(start: Ints, end: Ints, worker: Ints) -> Bools:
 
 
 def _sum_task_part(rows: Frame, found: Ints, is_part: Bools, shared: Bools) -> Nullable:
-    """Sum one part of each task; unknown without a row of it, and on workers with several tasks at once."""
+    """Sum one part of each task; unknown without a row, and on workers with several tasks at once."""
     among = is_part & (found >= 0)
     total, count = np.zeros(len(shared), np.int64), np.bincount(found[among], minlength=len(shared))
     np.add.at(total, found[among], rows.integers("dur_ns")[among])

@@ -109,10 +109,12 @@ def _make_ray_rows(scan: TraceScan, rows: Rows) -> Columns:
             "ts_ns": scan.ts_ns[rows],
             "dur_ns": scan.dur_ns[rows],
             "kind": Coded(of_kind[scan.cat.codes[rows]], kinds),
-            "name": _code_texts(scan.cat, [name for name, _ in named], rows),
-            "actor": _code_texts(scan.cat, [actor for _, actor in named], rows),
-            "node": _code_texts(scan.pid, [nodes.get(n, str(v)) for n, v in enumerate(scan.pid.values)], rows),
-            "worker": _code_texts(scan.tid, [workers.get(n, str(v)) for n, v in enumerate(scan.tid.values)], rows),
+            "name": _code_scanned_texts(scan.cat, [name for name, _ in named], rows),
+            "actor": _code_scanned_texts(scan.cat, [actor for _, actor in named], rows),
+            "node": _code_scanned_texts(scan.pid, [nodes.get(n, str(v)) for n, v in enumerate(scan.pid.values)], rows),
+            "worker": _code_scanned_texts(
+                scan.tid, [workers.get(n, str(v)) for n, v in enumerate(scan.tid.values)], rows
+            ),
         },
         len(rows),
     )
@@ -155,7 +157,7 @@ def _mark_values(column: Codes, wanted: Callable[[object], bool]) -> npt.NDArray
     return marks
 
 
-def _code_texts(column: Codes, by_value: Sequence[str | None], rows: Rows) -> Coded:
+def _code_scanned_texts(column: Codes, by_value: Sequence[str | None], rows: Rows) -> Coded:
     """Code the text of each row: `by_value` of its code, cut to `MAX_NAME` characters; missing without one."""
     shown = [None if text is None else make_displayable(text)[:MAX_NAME] for text in by_value]
     distinct = tuple(dict.fromkeys(text for text in shown if text is not None))

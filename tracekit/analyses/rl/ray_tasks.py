@@ -89,7 +89,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
 
 
 _BY_FUNCTION = """
-    name | function | text | It runs on workers. One that submits other tasks has the time of these too.
+    name | function | text | It runs on workers. The time of one that submits other tasks includes theirs.
     tasks | tasks | count
     workers | workers | count
     wall_ns | any running | ns | Time in which at least one worker runs it.
@@ -165,7 +165,7 @@ def _share_part(tasks: Frame, part: str) -> float | None:
 
 
 _BY_WORKER = """
-    worker | worker | text | Role and rank by the manifests of capture; else the actor or the class, and its id in Ray.
+    worker | worker | text | Role and rank by the manifests of capture; without them the actor or the class, and its id in Ray.
     node | node
     tasks | tasks | count
     busy_ns | running tasks | ns | Time with at least one task.

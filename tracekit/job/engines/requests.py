@@ -33,13 +33,15 @@ TAIL = 0.05
 class RequestTimes:
     """Times of the requests of one source, or of its agents' runs where tools were recorded too.
 
-    `parts` has one array per recorded part, ns per unit; together they are `total_ns`. `unit` names one.
+    `parts` has one array per recorded part, ns per unit; together they are `total_ns`. `unit` names one. `step` is -1 where
+    it is not recorded.
     """
 
     run: str | None
     source: str
     unit: str
     total_ns: Floats
+    step: npt.NDArray[np.int64]
     parts: dict[str, Floats]
     requests: int
     preemptions: int | None
@@ -96,12 +98,15 @@ def _measure_units(rows: Frame) -> RequestTimes | None:
     parts["other"] = (total - inside)[known]
     if not known.any():
         return None
+    step = np.full(len(total), -1, np.int64)
+    np.maximum.at(step, number, units.integers("step", missing=-1))
     preempted = requests.number("preemption_count")
     return RequestTimes(
         rows.values("run")[0],
         rows.values("source")[0],
         "agent run" if is_run else "request",
         total[known],
+        step[known],
         parts,
         len(requests),
         None if np.isnan(preempted).all() else int(np.nansum(preempted)),

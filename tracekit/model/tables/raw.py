@@ -252,7 +252,9 @@ TABLES: tuple[Table, ...] = (
                 "task | arguments, execute, outputs: parts of a task | submit, get, wait, put: calls of Ray | other.",
                 ("task", "arguments", "execute", "outputs", "submit", "get", "wait", "put", "other"),
             ),
-            "name": Column("category", "Function of the task, such as Worker.update_actor; else the row's category."),
+            "name": Column(
+                "category", "Function of the task, such as Worker.update_actor; of other rows the category."
+            ),
             "actor": Column("category", "Name of the actor; only the row of its creation has it."),
             "node": Column("category", "Address of the node."),
             "worker": Column("category", "Worker or driver, with its id in Ray: worker:0cbb…."),

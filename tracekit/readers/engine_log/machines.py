@@ -61,7 +61,7 @@ _DCGM_COLUMNS = {
 _DMON_TIMES = frozenset({"Date", "Time"})
 
 _GPU_NAMES = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
-"""Columns of nvidia-smi that tell GPUs apart, in order of preference."""
+"""Columns of nvidia-smi that name the GPU, in order of preference."""
 
 
 @dataclass(slots=True)
