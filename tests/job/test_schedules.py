@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from analyses.rl_report import rows
+from analyses.rl_report import rows, section
 
 from tracekit.job.run_log.schedules import predict_schedules
 from tracekit.job.run_log.stages import resolve_logged_stages
@@ -90,6 +90,19 @@ def test_the_tail_is_cut_at_the_p95_of_the_recorded_requests(tmp_path):
     assert "95th percentile of its requests, 20.0 s" in row["assumption"]
     assert "by 252 recorded requests of 12 steps" in row["assumption"]
     assert "exponentially" not in row["assumption"]
+
+
+def test_the_dumps_of_one_run_are_one_source(tmp_path):
+    report = write_run(tmp_path, lambda step: [4] * 18 + [20] * 3)
+    (finding,) = [finding for finding in report.findings if finding.rule == "request-tail"]
+    assert "of 252 requests" in finding.claim
+    # Logs alone have neither ranks nor GPU work.
+    assert not {"ranks unknown", "no GPU activity recorded"} & set(report.identity)
+    assert "take over 20.0 s, 5.0 times the median" in finding.claim
+    assert finding.places[0].source == "rollout/1.jsonl"
+    assert any(
+        "252 requests of rollout/1.jsonl and 11 more" in metric.label for metric in section(report, "requests").metrics
+    )
 
 
 def test_the_p95_is_that_of_each_step_not_of_all(tmp_path):

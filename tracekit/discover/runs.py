@@ -89,7 +89,7 @@ def find_run_roots_and_ids(members: Sequence[PlacedSource], *, loose: bool) -> l
 
 
 def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> list[tuple[str, ...]]:
-    """Find the run of each source. A log belongs to the run that contains it, else to the only run below it.
+    """Find the run of each source. A log belongs to the run that contains it, or to the only run below it.
 
     Logs of engines and requests belong to the run of a training log in the same way.
     """
@@ -102,7 +102,7 @@ def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> lis
 
 
 def _add_log_roots(logs: Iterable[PlacedSource], roots: dict[int, tuple[str, ...]]) -> None:
-    """Add the run of each of these logs to `roots`, by the runs that are known before."""
+    """Add the run of each log to `roots`, by the runs that are known before."""
     runs = set(roots.values())
     for log in logs:
         folder = _find_tracker_root(log.parts[:-1])

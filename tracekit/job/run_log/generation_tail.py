@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.job.engines.requests import list_request_times
 from tracekit.job.run_log.stages import LoggedSteps
@@ -55,31 +56,28 @@ class RecordedTail:
 
 
 def measure_recorded_tail(measured: Measurements, run: str | None) -> RecordedTail | None:
-    """Measure the tail of the requests that a run recorded; None without enough of them.
+    """Measure the tail of the requests that a run recorded; None without enough requests.
 
     Agents' runs count where tools were recorded too, requests otherwise.
     """
     sources = [times for times in list_request_times(measured) if times.run == run]
-    units = {times.unit: len(times.total_ns) for times in sources}
-    if not units:
+    if not sources:
         return None
-    unit = max(units, key=lambda name: units[name])
+    unit = max(sources, key=lambda times: len(times.total_ns)).unit
     total = np.concatenate([times.total_ns for times in sources if times.unit == unit])
     step = np.concatenate([times.step for times in sources if times.unit == unit])
-    if (step >= 0).any():
-        total, step = total[step >= 0], step[step >= 0]
-    order = np.argsort(step, kind="stable")
-    groups = np.split(total[order], np.flatnonzero(np.diff(step[order])) + 1)
+    has_steps = bool((step >= 0).any())
+    groups = _group_by_step(total[step >= 0], step[step >= 0]) if has_steps else [total]
     groups = [group for group in groups if len(group) >= LEAST_REQUESTS]
     if not groups:
         return None
     p95 = np.array([np.percentile(group, 95) for group in groups])
     longest = np.array([group.max() for group in groups])
-    return RecordedTail(
-        float(np.median(p95 / longest)),
-        float(np.median(p95)),
-        float(np.median(longest)),
-        sum(map(len, groups)),
-        unit,
-        len(groups) if (step >= 0).any() else None,
-    )
+    ratio, p95_ns, longest_ns = (float(np.median(values)) for values in (p95 / longest, p95, longest))
+    return RecordedTail(ratio, p95_ns, longest_ns, sum(map(len, groups)), unit, len(groups) if has_steps else None)
+
+
+def _group_by_step(total: Floats, step: npt.NDArray[np.int64]) -> list[Floats]:
+    """Group the times of requests by step."""
+    order = np.argsort(step, kind="stable")
+    return np.split(total[order], np.flatnonzero(np.diff(step[order])) + 1)

@@ -19,6 +19,12 @@ def has_only_engine_logs(measured: Measurements) -> bool:
     return bool(kinds) and kinds <= ENGINE_KINDS
 
 
+def has_only_logs(measured: Measurements) -> bool:
+    """Whether all sources are such logs or those of drivers."""
+    kinds = {*measured.frame("recordings").values("kind")} - {None}
+    return bool(kinds) and kinds <= ENGINE_KINDS | {"driver-log"}
+
+
 def describe_ray_timelines(measured: Measurements) -> str:
     """Describe the timelines of Ray: `Ray timeline, 94 tasks on 5 workers`; empty without any."""
     timelines = int(measured.frame("recordings").equals("kind", RAY_TIMELINE).sum())
