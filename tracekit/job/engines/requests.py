@@ -80,7 +80,7 @@ def list_request_times(measured: Measurements) -> list[RequestTimes]:
 
 
 def _make_request_times(measured: Measurements) -> list[RequestTimes]:
-    """Make the times of each source; files with a step each, as verl dumps rollouts, are one source per run."""
+    """Make the times of each source; files whose requests all have a step (verl's dumps) are one source per run."""
     rows = measured.frame("request_times")
     made: list[RequestTimes | None] = []
     for of_run in rows.group_by("run").frames():

@@ -1,4 +1,4 @@
-"""Scrapes of the gauges of rl-insight: the metrics of verl under names of Prometheus, with the step as one of them.
+"""Scrapes of the gauges of rl-insight: the metrics of verl under names of Prometheus; the step is a gauge too.
 
 A scrape repeats the gauges until the next step sets them. The last scrape of a step counts. A timer with exactly the
 value of the step before was not set again, as that of a validation every few steps.
@@ -69,7 +69,7 @@ def restore_metric_name(gauge: str) -> str:
 def watch_gauges(
     rows: Iterator[tuple[int, str | None]], gauges: Gauges, log: LoggedValues
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield the lines that are no gauges, and add the metrics of each step to the log."""
+    """Yield all other lines, and add the metrics of each step to the log."""
     for number, line in rows:
         if line is not None and line.startswith(PREFIX):
             _add_gauge(line, number, gauges, log)
