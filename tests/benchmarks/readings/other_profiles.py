@@ -191,10 +191,6 @@ MEMORY_READINGS = (
 
 REFUSED = (
     Reading(
-        path=VERL + "v091_e2e_all_ranks/ray_timeline.json", kinds=("ray-timeline",), rules=NONE,
-        mentions=("[Tt]imeline",), why="when tasks of Ray ran",
-    ),
-    Reading(
         path=NSYS + "sidvijay10_ml_cloud_hw2/nsys_report.405936.sqlite", kinds=(), rules=NONE,
         mentions=("Git LFS pointer",), why="a pointer of Git LFS",
     ),

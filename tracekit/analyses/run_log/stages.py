@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.run_log.generation_tail import measure_generation_tail
+from tracekit.job.run_log.generation_tail import measure_generation_tail, measure_recorded_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
@@ -164,7 +164,8 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
         if not len(known) or not steps.counted.is_enough:
             continue
         step_s = float(np.median(steps.step_s[steps.counted.steady]))
-        for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1))):
+        recorded = measure_recorded_tail(measured, steps.log.run)
+        for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1)), recorded):
             change = None if scheduled.step_s is None else scheduled.step_s / step_s - 1
             if change is None or abs(change) >= LEAST_CHANGE:
                 step_ns = None if scheduled.step_s is None else round(scheduled.step_s * 1e9)
@@ -377,6 +378,7 @@ ANALYSIS = Analysis(
     title="Where does the time go, by the run's log?",
     reads=("log_values", "log_settings"),
     writes=(RUN_LOG, RUN_SETTINGS),
+    rests_on=("request_times",),
     every_step=True,
     measure=measure,
     judge=judge,

@@ -44,6 +44,9 @@ def _describe_run_log(measured: Measurements, steps: LoggedSteps, *, several: bo
     gpus = "" if steps.gpus is None else f", {steps.gpus} {choose_plural(steps.gpus, 'GPU')}"
     restarts = int(steps.log.part[-1] - steps.log.part[0])
     again = f", restarted {restarts} {choose_plural(restarts, 'time')}" if restarts else ""
+    repeated = count - len(np.unique(steps.log.step))
+    if repeated:
+        again += f" ({repeated:,} {choose_plural(repeated, 'step')} run again)"
     where = phrase_run(measured, steps.log.run) if several else ""
     return f"{count:,} {choose_plural(count, 'step')} of {steps.mode.label}{gpus}{again}{where}"
 
