@@ -260,7 +260,7 @@ def _write_copy_changes(row: Mapping[str, Any], factor: float) -> Iterator[str]:
 
 
 def _estimate_pinned_factor(row: Mapping[str, Any], pinned_rate: float | None) -> float:
-    """Estimate the time of pinned copies as a share of that of these; 1 if their rate is unknown or not lower."""
+    """Estimate how long a pinned copy takes, as a share of a pageable one; 1 if no rate is known or pinned memory is not faster."""
     rate = _find_rate_of_large(row)
     return min(1.0, rate / (pinned_rate or TYPICAL_PINNED_GB_PER_S)) if rate else 1.0
 
