@@ -142,8 +142,7 @@ def fetch_optimizer(rank: Rank, *, back: bool) -> None:
     b = rank.behaviour
     if not b.offload_bytes:
         return
-    memory = "Pageable" if b.offload_pageable else "Pinned"
-    kind = f"DtoH (Device -> {memory})" if back else f"HtoD ({memory} -> Device)"
+    kind = f"DtoH (Device -> {b.memory})" if back else f"HtoD ({b.memory} -> Device)"
     function = "offload_fsdp_optimizer" if back else "load_fsdp_optimizer"
     with rank.apart(function), rank.frame(f"verl/utils/fsdp_utils.py(201): {function}"):
         for _ in range(4):

@@ -358,16 +358,16 @@ def train(rank: Rank, rows: int) -> Program:
     if rank.job.copy_stream:
         rank.wait_for(end)
     with rank.apart("train"):
-        if b.pageable_bytes:
+        if b.batch_bytes:
             with rank.frame("verl/protocol.py(412): to"):
-                rank.copy("HtoD (Pageable -> Device)", b.pageable_bytes, op="aten::to")
+                rank.copy(f"HtoD ({b.memory} -> Device)", b.batch_bytes, op="aten::to")
         for _ in range(b.churn):
             rank.call("cudaFree", 280_000, until=max(rank.free.values()) + 200_000)
             rank.call("cudaMalloc", 420_000)
     yield from model.forward(rank, rows, norms=rank.job.norms, trains=True)
     if b.logits_bytes:
         with rank.apart("logits"), rank.frame("verl/workers/actor/dp_actor.py(402): keep_logits"):
-            rank.copy("DtoH (Device -> Pageable)", b.logits_bytes, op="aten::to")
+            rank.copy(f"DtoH (Device -> {b.memory})", b.logits_bytes, op="aten::to")
 
 
 def compile_again(rank: Rank, ns: int) -> None:
@@ -397,8 +397,8 @@ def send_weights(rank: Rank) -> Program:
                 rank.spend(60_000)
         elif b.through_host:
             with rank.frame("verl/workers/sharding_manager/fsdp_vllm.py(163): to_cpu"):
-                rank.copy("DtoH (Device -> Pageable)", size // messages // 4, op="aten::to")
-                rank.copy("HtoD (Pageable -> Device)", size // messages // 4, op="aten::to")
+                rank.copy(f"DtoH (Device -> {b.memory})", size // messages // 4, op="aten::to")
+                rank.copy(f"HtoD ({b.memory} -> Device)", size // messages // 4, op="aten::to")
         else:
             rank.copy("DtoD (Device -> Device)", 2 * size // messages)
     if job.sync_steps:
