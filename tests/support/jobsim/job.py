@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jobsim.proposals import Proposal
+
 RANKS_OF_HOST = 8
 
 
@@ -241,6 +243,8 @@ class Job:
     hiccup_ns: int = 0
     """The host of one rank stops once in the run."""
     faults: tuple[Fault, ...] = ()
+    proposal: Proposal = field(default_factory=Proposal, compare=False)
+    """Fixes that findings proposed."""
     _behaviours: dict[tuple[int, int], Behaviour] = field(default_factory=dict, compare=False, repr=False)
 
     def gathered_bytes(self) -> int:
