@@ -131,7 +131,10 @@ def make_table(outcomes: list[Outcome]) -> Iterator[str]:
     for title, errors in (
         ("with the parameter of the fault", [o.graph for o in outcomes if o.graph is not None]),
         ("with the changes of the findings", [o.finding for o in outcomes if o.finding is not None]),
-        ("the same against the proposed fixes, where they are simulated", [error for error in own if error is not None]),
+        (
+            "the same against the proposed fixes, where they are simulated",
+            [error for error in own if error is not None],
+        ),
     ):
         values = np.array(errors)
         within = float((values <= 0.25).mean())

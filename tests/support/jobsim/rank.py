@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from jobsim import noise
 from jobsim.job import Job
-from jobsim.proposals import is_in
 from jobsim.kernels import PAGEABLE_BYTES_PER_NS, PINNED_BYTES_PER_NS, traffic_ns
+from jobsim.proposals import is_in
 
 START_NS = 1_795_160_500_000_000_000
 COMPUTE, COPY, FSDP, TENSOR, CONTROL, PIPE = 7, 13, 20, 24, 28, 32

@@ -129,7 +129,9 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
     savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]
     refused = [(changing[place], problem) for place, problem in plan.refused]
     if savings:
-        replay = replace(replay, step_ns=plan.step_ns, cautions=(*filter(None, (graph.caveat,)), *list_plan_cautions(answer, plan)))
+        replay = replace(
+            replay, step_ns=plan.step_ns, cautions=(*filter(None, (graph.caveat,)), *list_plan_cautions(answer, plan))
+        )
     return _RunPlan(replay, savings, refused)
 
 
