@@ -172,13 +172,23 @@ def norms_of_activations(rank: Rank, norms: int) -> None:
                     rank.item()
 
 
+RUN_BACKWARD = "<built-in method run_backward of torch._C._EngineBase object at 0x7f3c2d1b7a30>"
+
+
 def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
-    """The backward of one micro-batch, on the autograd thread; gradients are reduced as layers end."""
+    """The backward of one micro-batch: the main thread waits for the autograd thread."""
+    rank.spend(30_000)
+    with rank.frame("torch/autograd/graph.py(824): _engine_run_backward"), rank.frame(RUN_BACKWARD):
+        yield from run_backward(rank, rows, reduce=reduce)
+    rank.spend(12_000)
+
+
+def run_backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
+    """What the autograd thread does in a backward; gradients are reduced as layers end."""
     b = rank.behaviour
     how = "align1" if b.unaligned else ""
     vocabulary = k.ODD_VOCAB if b.unaligned else k.VOCAB
     before, after = neighbours(rank)
-    rank.spend(30_000)
     rank.tid = rank.autograd
     if after is not None:
         rank.wait_for((yield from rank.peer("recv", after, rows * k.HIDDEN)))
@@ -206,7 +216,6 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
         mm(rank, rows, k.VOCAB, k.HIDDEN)
         mm(rank, k.HIDDEN, rows, k.VOCAB)
     rank.tid = rank.main
-    rank.spend(12_000)
 
 
 def backward_layer(rank: Rank, rows: int) -> Program:
