@@ -304,13 +304,15 @@ def _write_overlap_changes(exposure: Exposure, exposures: Sequence[Exposure]) ->
     """List the changes of the fix: gathers begin one earlier, and gradients are awaited where the backward pass ends.
 
     Overlap is set for a model, not for a stage: the changes cover all stages of the role that overlap with compute at all.
-    The next op needs the result of any other collective at once: these have no change, however long they are exposed.
+    The next op needs the result of any other collective at once. Lists nothing if most of the exposed time is of those.
     """
     window = exposure.window
     alike = [
         other for other in exposures if other.window.key[:2] == window.key[:2] and _overlaps(other) and other.rest_ns
     ]
     stages = alike if _overlaps(exposure) else [exposure]
+    if not _can_overlap_most(stages):
+        return
     for of_stage in stages:
         exposed = of_stage.rows.group_by("op").agg(exposed_ns=sum_of("exposed_ns"), count=count_rows())
         total_ns = int(exposed.integers("exposed_ns").sum())
@@ -319,6 +321,13 @@ def _write_overlap_changes(exposure: Exposure, exposures: Sequence[Exposure]) ->
             if is_repeated and row["exposed_ns"] >= LEAST_EXPOSED_SHARE * total_ns:
                 for change in OVERLAP_CHANGES.get(row["op"], ()):
                     yield write_change(on="collective", stage=of_stage.window.canonical, **change)
+
+
+def _can_overlap_most(exposures: Sequence[Exposure]) -> bool:
+    """Check whether most of the exposed time of stages is of operations that can overlap with compute."""
+    total_ns = sum(int(exposure.rows.integers("exposed_ns").sum()) for exposure in exposures)
+    possible = [exposure.rows.filter(exposure.rows.is_in("op", OVERLAP_CHANGES)) for exposure in exposures]
+    return 2 * sum(int(rows.integers("exposed_ns").sum()) for rows in possible) >= total_ns
 
 
 def _overlaps(exposure: Exposure) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -93,7 +94,9 @@ def join_runs(measured: Measurements) -> list[RunGraph]:
     return joined
 
 
-def _explain_lost_rows(names: Sequence[str], damaged: Set[str | None], removed: Set[str | None]) -> tuple[str, str]:
+def _explain_lost_rows(
+    names: Sequence[str], damaged: AbstractSet[str | None], removed: AbstractSet[str | None]
+) -> tuple[str, str]:
     """Explain the files of a run that lack rows: (refusal, caveat). With a caveat the run is predicted from its whole files."""
     filtered = [name for name in names if name in removed]
     if filtered:
