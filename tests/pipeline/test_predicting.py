@@ -138,6 +138,39 @@ def test_nothing_is_predicted_of_files_that_lack_rows(tmp_path, severity, code, 
     assert (found["large"].saving is None, predicted.replays[0].refusal) == (bool(refusal), refusal)
 
 
+@pytest.mark.parametrize(
+    ("incomplete", "processes", "refusal", "caveat"),
+    [
+        ((), 4, "", ""),
+        ((1,), 3, "", "rank1.json is incomplete: fixes are predicted as if it was not recorded"),
+        ((0, 2), 4, "rank0.json is incomplete, and with it the dependencies that it recorded", ""),
+    ],
+)
+def test_a_run_is_predicted_from_its_whole_files_if_they_are_most(tmp_path, incomplete, processes, refusal, caveat):
+    for rank in range(4):
+        write(tmp_path / f"rank{rank}.json", ROWS, rank=rank, world_size=4)
+    options = Options(cache=False, jobs=1, graphs=True)
+    measured = measure(discover_sources(tmp_path, options), options)
+    notes = [
+        Note("data_loss", "truncated", "as a reader says it", measured.sources[number].name) for number in incomplete
+    ]
+    (graph,) = join_runs(replace(measured, notes=(*measured.notes, *notes)))
+    assert (len(graph.job.processes), graph.refusal, graph.caveat) == (processes, refusal, caveat)
+    found, predicted = predict([graph], finding("large", "two"))
+    assert (found["large"].saving is None) == bool(refusal)
+    assert [text for text in predicted.replays[0].cautions if "incomplete" in text] == [caveat] * bool(caveat)
+
+
+def test_the_number_of_incomplete_files_is_reported(tmp_path):
+    for rank in range(5):
+        write(tmp_path / f"rank{rank}.json", ROWS, rank=rank, world_size=5)
+    options = Options(cache=False, jobs=1, graphs=True)
+    measured = measure(discover_sources(tmp_path, options), options)
+    notes = [Note("data_loss", "truncated", "as a reader says it", measured.sources[number].name) for number in (0, 3)]
+    (graph,) = join_runs(replace(measured, notes=(*measured.notes, *notes)))
+    assert graph.caveat == "2 of 5 files are incomplete: fixes are predicted as if they were not recorded"
+
+
 def test_nothing_is_predicted_where_too_much_is_unexplained(tmp_path, monkeypatch):
     monkeypatch.setattr(what_if, "MOST_RESIDUAL", -1.0)
     found, predicted = predict([graph_of(tmp_path)], finding("large", "two"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jobsim.proposals import Proposal
+
 RANKS_OF_HOST = 8
 
 
@@ -254,6 +256,8 @@ class Job:
     faults: tuple[Fault, ...] = ()
     repaired: tuple[Fault, ...] = ()
     """Faults that were removed; their `repair` stays."""
+    proposal: Proposal = field(default_factory=Proposal, compare=False)
+    """Fixes that findings proposed."""
     _behaviours: dict[tuple[int, int], Behaviour] = field(default_factory=dict, compare=False, repr=False)
 
     def gathered_bytes(self) -> int:

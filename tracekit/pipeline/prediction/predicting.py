@@ -120,6 +120,7 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
         answer.residual_share,
         measure_residual_ratio(graph.job, ledger),
         describe_largest_residual(graph.job, ledger),
+        cautions=(graph.caveat,) if graph.caveat else (),
     )
     refusal = graph.refusal or answer.refusal
     if refusal:
@@ -129,7 +130,7 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
     savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]
     refused = [(changing[place], problem) for place, problem in plan.refused]
     if savings:
-        replay = replace(replay, step_ns=plan.step_ns, cautions=tuple(list_plan_cautions(answer, plan)))
+        replay = replace(replay, step_ns=plan.step_ns, cautions=(*replay.cautions, *list_plan_cautions(answer, plan)))
     return _RunPlan(replay, savings, refused)
 
 
