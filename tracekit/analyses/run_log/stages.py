@@ -13,6 +13,7 @@ from tracekit.job.frames import make_run_heading
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.run_log.generation_tail import measure_generation_tail
 from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.run_table import make_logged_run_sheet
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS
@@ -22,7 +23,7 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, choose_narrowest, select_rows
 from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.tables.frame import Frame, from_rows
-from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.labels import choose_plural, join_first_few
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges
@@ -99,6 +100,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         metrics=lambda: tuple(_list_log_metrics(logs)),
         sheets=lambda: select_filled_sheets(
             _make_logged_stage_sheet(measured, logs),
+            make_logged_run_sheet(measured, logs),
             _make_schedule_sheet(measured, logs),
             _make_setting_sheet(measured, logs),
         ),
@@ -150,7 +152,7 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
             how | note
         """),
     )
-    caption = " ".join(_describe_counted_steps(steps) for steps in logs[:1])
+    caption = f"{_describe_all_counted_steps(logs)} Stages are disjoint and add up to the first row."
     return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
 
 
@@ -200,8 +202,22 @@ def _make_setting_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -
     return make_sheet("settings", "Settings of the run", headings, table, caption=caption)
 
 
+def _describe_all_counted_steps(logs: tuple[LoggedSteps, ...]) -> str:
+    """Describe the steps behind the means of all logs: once, or by run where they differ."""
+    runs: dict[str, list[str]] = {}
+    for steps in logs:
+        runs.setdefault(_describe_counted_steps(steps), []).append(str(steps.log.run))
+    if len(runs) == 1:
+        return f"{next(iter(runs))}."
+    return f"{'; '.join(f'{join_first_few(names, MOST_NAMED)}: {text}' for text, names in runs.items())}."
+
+
+MOST_NAMED = 3
+"""Most runs named with the steps that count."""
+
+
 def _describe_counted_steps(steps: LoggedSteps) -> str:
-    """Describe the steps behind the table."""
+    """Describe the steps behind the means of one log; those of some stages include the steps that do not count."""
     counted, profiled = steps.counted.counted, steps.counted.profiled
     count, first = int(counted.sum()), int((~counted & ~profiled).sum())
     left_out = [f"the first {first:,}"] if first else []
@@ -209,9 +225,9 @@ def _describe_counted_steps(steps: LoggedSteps) -> str:
         numbers = format_ranges(steps.log.step[profiled].tolist())
         left_out.append(f"profiled {choose_plural(int(profiled.sum()), 'step')} {numbers}")
     without = f" without {' and '.join(left_out)}" if left_out else ""
-    return (
-        f"Mean of {count:,} {choose_plural(count, 'step')}{without}. Stages are disjoint and add up to the first row."
-    )
+    periodic = [stage.canonical for stage in steps.stages if stage.is_added and steps.is_averaged_over_all(stage)]
+    of_all = f" ({', '.join(dict.fromkeys(periodic))}: of all {len(steps.log):,})" if periodic and left_out else ""
+    return f"Mean of {count:,} {choose_plural(count, 'step')}{without}{of_all}"
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:

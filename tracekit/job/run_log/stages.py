@@ -95,8 +95,11 @@ class LoggedSteps:
         The steps that warm up would make a stage of every fifth step look more frequent than it is.
         """
         seconds = np.nan_to_num(stage.seconds)
-        some = (seconds > 0).mean() < 1 and stage.canonical in PERIODIC
-        return float(seconds.mean() if some else seconds[self.counted.counted].mean())
+        return float(seconds.mean() if self.is_averaged_over_all(stage) else seconds[self.counted.counted].mean())
+
+    def is_averaged_over_all(self, stage: LoggedStage) -> bool:
+        """Check whether a stage is averaged over all steps: one that runs in every k-th step."""
+        return stage.canonical in PERIODIC and not bool((stage.seconds > 0).all())
 
     def average_wall_seconds(self) -> float:
         """Average the wall time of a step: its stages, each once, and the time in no timer."""
