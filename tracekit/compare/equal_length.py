@@ -230,7 +230,9 @@ def _compare_stage(
         float(t1.mean()) * 1e9,
         change.raw,
         per_token,
-        *((change.change, change.low, change.high) if change.is_determined else (None, None, None)),
+        change.change if change.is_determined else None,
+        change.low if change.is_determined else None,
+        change.high if change.is_determined else None,
         word,
         "fixed work" if is_fixed and not note else note,
     )

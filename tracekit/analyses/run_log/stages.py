@@ -306,7 +306,9 @@ def _describe_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
     """Describe a stage: a wait, its period, and whether it is outside the step's own time."""
     parts = ["the trainer waits for samples"] if stage.is_wait else []
     present = int((stage.seconds > 0).sum())
-    if present < len(steps.log):
+    if stage.nested_steps:
+        parts.append(f"within other timers in {stage.nested_steps} of {stage.nested_steps + present} steps")
+    elif present < len(steps.log):
         period = find_logged_period(steps, stage)
         parts.append(f"every {period} steps" if period else f"in {present} of {len(steps.log)} steps")
     if stage.where == "outside":
@@ -345,14 +347,18 @@ def _list_stage_caveats(logs: tuple[LoggedSteps, ...], device_memory: int | None
     """List the timers that are not added, logs whose timers exceed their steps, and GPU memory near its limits."""
     for steps in logs:
         yield from _describe_gpu_headroom(steps, device_memory)
-        nested = [stage.label for stage in steps.stages if stage.where == "nested"]
+        nested = [_name_nested_stage(steps, stage) for stage in steps.stages if stage.where == "nested"]
         if nested:
             yield f"within other timers, not added: {', '.join(nested)}"
         beside = [stage.label for stage in steps.stages if stage.where == "overlapping"]
         if beside:
             yield f"parallel to the step, not added: {', '.join(beside)}"
-        if steps.excess_ratio > 0.5:
-            yield "the timers of most steps add up to more than the step: some overlap, and shares are too high"
+
+
+def _name_nested_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
+    """Name a stage within other timers, with the number of its steps if it is added in others."""
+    is_split = any(other.nested_steps and other.label == stage.label for other in steps.stages)
+    return f"{stage.label} (in {int((stage.seconds > 0).sum())} of {len(steps.log)} steps)" if is_split else stage.label
 
 
 LEAST_HEADROOM, MOST_HEADROOM = 0.05, 0.40
