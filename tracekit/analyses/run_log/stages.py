@@ -12,6 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.run_log.generation_tail import measure_generation_tail
+from tracekit.job.run_log.gpu_headroom import LEAST_HEADROOM, MOST_HEADROOM, measure_reserved_peak
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.run_table import make_logged_run_sheet
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
@@ -209,10 +210,10 @@ def _describe_all_counted_steps(logs: tuple[LoggedSteps, ...]) -> str:
         runs.setdefault(_describe_counted_steps(steps), []).append(str(steps.log.run))
     if len(runs) == 1:
         return f"{next(iter(runs))}."
-    return f"{'; '.join(f'{join_first_few(names, MOST_NAMED)}: {text}' for text, names in runs.items())}."
+    return f"{'; '.join(f'{join_first_few(names, MOST_NAMED_RUNS)}: {text}' for text, names in runs.items())}."
 
 
-MOST_NAMED = 3
+MOST_NAMED_RUNS = 3
 """Most runs named with the steps that count."""
 
 
@@ -361,21 +362,14 @@ def _name_nested_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
     return f"{stage.label} (in {int((stage.seconds > 0).sum())} of {len(steps.log)} steps)" if is_split else stage.label
 
 
-LEAST_HEADROOM, MOST_HEADROOM = 0.05, 0.40
-"""Shares of GPU memory never reserved below which it is short, and above which it is unused."""
-
-_RESERVED = re.compile(r"(?:\w+/)?perf/max_memory_reserved_gb")
-
-
 def _describe_gpu_headroom(steps: LoggedSteps, device_memory: int | None) -> Iterator[str]:
     """Describe GPU memory that is short or unused, by the highest peak of any role and the size that the user gave.
 
     A peak above the size contains unmapped memory, which says nothing about headroom.
     """
-    peaks = [np.nanmax(values) for name, values in steps.log.series.items() if _RESERVED.fullmatch(name)]
-    if not peaks or device_memory is None:
+    peak = measure_reserved_peak(steps)
+    if peak is None or device_memory is None:
         return
-    peak = float(max(peaks)) * 2**30
     headroom = 1 - peak / device_memory
     if not 0 <= headroom < LEAST_HEADROOM and headroom <= MOST_HEADROOM:
         return

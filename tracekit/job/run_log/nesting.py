@@ -20,9 +20,9 @@ In the other steps there is as much time in no timer as the nested one takes, so
 
 
 def find_nested_steps(timers: Sequence[Floats], step_s: Floats) -> list[Mask]:
-    """Find the steps in which each timer runs within others, so that the remaining ones fit into the step.
+    """Find the steps in which each timer runs within others: the remaining ones fit into the step.
 
-    A timer within another is at least as long as the excess of the sum. Of these, the one that explains most steps is
+    A timer within another is at least as long as the excess of the sum. The one that explains most steps is
     nested; of several, the one that leaves about as much time in no timer as other steps have. Where no single timer is
     long enough, the longest one is nested first.
     """

@@ -75,7 +75,7 @@ def _make_run_row(steps: LoggedSteps) -> tuple[Any, ...]:
 
 
 def suggest_run_comparison(measured: Measurements, logs: Sequence[LoggedSteps]) -> str:
-    """Suggest the command that compares the first two runs of one trainer; empty if their paths do not tell them apart."""
+    """Suggest the command that compares the first two runs of one trainer; empty if their paths are not separate."""
     by_trainer: dict[str, list[str]] = {}
     for steps in logs:
         by_trainer.setdefault(steps.mode.code, []).append(steps.log.run or "")

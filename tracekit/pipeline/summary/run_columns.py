@@ -1,4 +1,4 @@
-"""The logs of several runs on the first screen: stages by run where they fit, else the main values of each run."""
+"""The logs of several runs on the first screen: stages by run where they fit, otherwise the main values of each run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_run_overview(stages: Sheet, runs: Sheet) -> Sheet:
     `stages` is the table of the stages of all runs, `runs` that of their main values.
     """
     names = list(dict.fromkeys(str(cell) for cell in _get_column(stages, "run")))
-    rows = _list_stage_rows(stages, runs, names)
+    rows = _list_rows_by_run(stages, runs, names)
     width = max(len(stages.title), *(len(str(row[0])) for row in rows))
     width += sum(2 + max(len(name) + 2, _NUMBER_WIDTH) for name in names)
     if len(names) > MOST_COLUMNS or width > FIRST_SCREEN_WIDTH:
@@ -39,7 +39,7 @@ def make_run_overview(stages: Sheet, runs: Sheet) -> Sheet:
     return Sheet("overview", stages.title, headings, rows, 0, " ".join(filter(None, captions)))
 
 
-def _list_stage_rows(stages: Sheet, runs: Sheet, names: Sequence[str]) -> tuple[tuple[Cell, ...], ...]:
+def _list_rows_by_run(stages: Sheet, runs: Sheet, names: Sequence[str]) -> tuple[tuple[Cell, ...], ...]:
     """List the rows of stages with a cell per run: the step and its median, stages by time, then time in no timer."""
     cells: dict[str, dict[str, Cell]] = {}
     for run, stage, mean_ns in zip(*(_get_column(stages, name) for name in ("run", "stage", "mean_ns")), strict=True):
@@ -75,7 +75,7 @@ def _get_column(sheet: Sheet, name: str) -> tuple[Cell, ...]:
 
 
 def drop_columns(sheet: Sheet, names: Sequence[str]) -> Sheet:
-    """Drop the columns of these names."""
+    """Drop columns by name."""
     kept = [place for place, heading in enumerate(sheet.headings) if heading.name not in names]
     return replace(
         sheet,
