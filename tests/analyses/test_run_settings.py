@@ -5,12 +5,14 @@ from pprint import pformat
 
 import pytest
 from command_line import invoke
+from hypothesis import given
+from hypothesis import strategies as st
 from rules.firing import write_sources
 from rules.traces_run_log import FIRES, log_of
 from training_logs import verl_line
 
 from tracekit.pipeline import analyze
-from tracekit.readers.driver_log.run_settings import parse_yaml_settings, select_known_settings
+from tracekit.readers.driver_log.run_settings import MAX_CONFIG_EVENTS, parse_yaml_settings, select_known_settings
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -218,13 +220,85 @@ last: 6
 """
 
 
-def test_yaml_is_read_as_scalars_of_block_mappings_only():
-    """A text or list that looks like a mapping is not one, and no tag is followed."""
-    leaves = parse_yaml_settings(YAML)
-    assert {key: leaves[key] for key in ("quoted", "trainer.test_freq", "last")} == {
-        "quoted": "1", "trainer.test_freq": "5", "last": "6"
+def test_yaml_is_read_as_scalars_and_lists_of_scalars():
+    """A text that looks like a mapping is not one, no tag is followed, and lists of mappings are skipped."""
+    assert parse_yaml_settings(YAML) == {
+        "quoted": "1", "text": "trainer:\n  test_freq: 1\n", "folded": "a long text: 2", "anchor.x": "1",
+        "trainer.logger": "[console]", "trainer.test_freq": "5", "trainer.empty": "", "last": "6",
     }  # fmt: skip
-    assert not [key for key in leaves if "value" in key or "test_freq" in key.replace("trainer.test_freq", "")]
+
+
+def test_steps_of_the_profiler_as_a_block_list(tmp_path):
+    """Hydra writes lists as blocks. Steps 4 and 5 are profiled, and 3 warm up: 10 of 15 count."""
+    write_sources(tmp_path, log_of(count=15))
+    config = "global_profiler:\n  tool: torch\n  steps:\n  - 4\n  - 5\n"
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text(config)
+    section = analyze(tmp_path).section("run-log")
+    (sheet,) = [sheet for sheet in section.sheets if sheet.name == "logged_stages"]
+    assert "Mean of 10 steps without the first 3 and profiled steps 4, 5." in sheet.caption
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves"),
+    [
+        (BOMB, {"a": f"[{', '.join('x' * 9)}]"}),
+        ("a: &a\n  b: *a\n  c: 1\n", {"a.c": "1"}),
+        ("x: &x 1\ny: *x\nz: 2\n", {"x": "1", "z": "2"}),
+        ("? [a, b]\n: {c: 1}\nd: 2\n", {"d": "2"}),
+        ("a: 1\n---\nb: 2\n", {"a": "1"}),
+        ("a: 1\nb: [2\nc: 3\n", {"a": "1"}),
+        ("a: 1\nb: \x00\n", {}),
+        ("- a\n- b\n", {"": "[a, b]"}),
+        ("", {}),
+    ],
+    ids=["bomb", "cycle", "alias", "complex key", "second document", "damaged", "NUL", "list", "empty"],
+)
+def test_aliases_are_not_expanded_and_damage_ends_the_settings(text, leaves):
+    assert parse_yaml_settings(text) == leaves
+
+
+@pytest.mark.parametrize(
+    "text", ["a:\n" * 9, "[" * 200_000, "{" * 100_000, "a: {" * 50_000, "? " * 50_000, "- " * 50_000]
+)
+def test_deep_nesting_is_bounded(text):
+    assert len(parse_yaml_settings(text)) <= 1
+
+
+def test_a_long_configuration_is_read_up_to_its_limit():
+    leaves = parse_yaml_settings("".join(f"k{n}: {n}\n" for n in range(MAX_CONFIG_EVENTS)))
+    assert len(leaves) == pytest.approx(MAX_CONFIG_EVENTS / 2, abs=3)
+
+
+@given(st.text(st.sampled_from("ab:-?[]{}&*!|>'\"%@#, \n\t\x00\ud800\\U12"), max_size=60))
+def test_any_text_gives_settings_or_none(text):
+    for key, value in parse_yaml_settings(text.encode("utf-8", "replace").decode()).items():
+        assert isinstance(key, str)
+        assert isinstance(value, str)
+
+
+def test_the_configuration_of_a_log_is_not_a_skipped_file(tmp_path):
+    """Other hidden folders, and one that the user excludes, are."""
+    write_sources(tmp_path, FIRES["logged-chores"].rows)
+    for name in (".hydra", "files", ".cache"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(write_yaml({"trainer.test_freq": 5}))
+    (tmp_path / "config.yaml").write_text(write_yaml({"trainer.test_freq": 5}))
+    files = [fact for fact in analyze(tmp_path).unseen if "file" in fact]
+    assert files == ["1 file: hidden"]
+    files = [fact for fact in analyze(tmp_path, exclude=[".hydra"]).unseen if "file" in fact]
+    assert sorted(files) == ["1 file: excluded by '.hydra'", "1 file: hidden"]
+
+
+def test_a_hidden_folder_without_a_log_is_a_skipped_one(tmp_path):
+    write_sources(tmp_path, FIRES["logged-chores"].rows)
+    (tmp_path / "other" / ".hydra").mkdir(parents=True)
+    assert [fact for fact in analyze(tmp_path).unseen if "file" in fact] == ["1 file: hidden"]
 
 
 def test_secrets_and_addresses_are_never_kept(tmp_path):
