@@ -86,13 +86,14 @@ def test_the_reason_comes_before_the_rank_that_is_late_by_it(tmp_path):
     assert (found["straggler"].saving.behind, found["straggler"].saving.after_ns) == (1, 2_000)
 
 
-def test_findings_without_a_change_stand_where_their_cost_puts_them(tmp_path):
+def test_findings_without_a_change_rank_by_their_cost_after_savings_of_that_severity(tmp_path):
+    """The saving is 15 % of the step, high like the cost of 22 %; 9 % is medium."""
     found, _ = predict(
-        [graph_of(tmp_path)], finding("predicted", "one"), finding("dear", cost=90_000), finding("cheap", cost=50_000),
+        [graph_of(tmp_path)], finding("predicted", "one"), finding("dear", cost=90_000), finding("cheap", cost=36_000),
         finding("other", cost=399_000, is_catch_all=True), Finding("timeless", "high", "", ""),
     )  # fmt: skip
     assert [rule for rule, _ in sorted(found.items(), key=lambda item: item[1].rank)] == [
-        "dear", "predicted", "cheap", "other", "timeless",
+        "predicted", "dear", "cheap", "other", "timeless",
     ]  # fmt: skip
 
 
@@ -198,11 +199,38 @@ def test_each_run_has_its_own_plan(tmp_path):
     )
     assert [(r.run, r.step_ns) for r in predicted.replays] == [("a", 340_000), ("b", 300_000)]
     assert (found["in_a"].saving.number, found["in_b"].saving.number, found["nowhere"].saving) == (1, 1, None)
-    assert (found["in_b"].rank, found["in_a"].rank) == (1, 3)
-    assert found["nowhere"].rank == 2
+    assert (found["in_b"].rank, found["in_a"].rank) == (1, 2)
+    assert found["nowhere"].rank == 3
 
 
 def test_without_a_graph_the_cost_ranks(tmp_path):
     found, predicted = predict([], finding("cheap", "one", cost=1_000), finding("dear", "two"))
     assert (predicted.replays, found["dear"].rank, found["cheap"].rank) == ((), 1, 2)
     assert found["dear"].saving is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "order"),
+    [
+        # The fix saves 20 of 400 µs: 5 %, medium. An unknown saving of at most 8 % is of that severity, too, ...
+        (32_000, ["predicted", "unknown"]),
+        # ... one of at most 11 % is high.
+        (44_000, ["unknown", "predicted"]),
+    ],
+)
+def test_of_one_severity_a_predicted_saving_is_before_the_cost_of_an_unknown_one(tmp_path, cost, order):
+    found, _ = predict([graph_of(tmp_path)], finding("unknown", cost=cost), finding("predicted", "three"))
+    assert found["unknown"].saving is None
+    assert sorted(found, key=lambda rule: found[rule].rank) == order
+
+
+def test_a_small_finding_that_is_not_predicted_is_after_a_small_saving(tmp_path):
+    """0.6 % saved of 1 % of cost are before a cost of 0.9 %, which is not worth a prediction."""
+    change = write_change("scale", on="host", row="three", factor=0.88)
+    found, _ = predict(
+        [graph_of(tmp_path)],
+        finding("unknown", "one", cost=3_600, severity="info"),
+        replace(finding("predicted", cost=4_000, severity="low"), changes=(change,)),
+    )
+    assert found["predicted"].saving.alone_ns == 2_400
+    assert (found["predicted"].rank, found["unknown"].rank, found["unknown"].saving) == (1, 2, None)

@@ -30,6 +30,7 @@ from tracekit.discover.arguments import (
     parse_path_arguments,
 )
 from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
+from tracekit.discover.log_configs import drop_log_configs
 from tracekit.discover.manifests import (
     Manifest,
     ManifestEntry,
@@ -181,7 +182,7 @@ def discover(  # noqa: PLR0913 - one per option
         left_out += sample_notes
     return Discovery(
         sources=tuple(chosen),
-        ignored=tuple(findings.ignored),
+        ignored=tuple(drop_log_configs(findings.ignored, chosen)),
         notes=(*findings.notes, *left_out),
         title=_format_arguments(arguments),
         manifests=tuple(findings.manifests),

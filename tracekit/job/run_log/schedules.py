@@ -91,21 +91,43 @@ def _predict_overlap(times: _StageTimes, gpus: int | None) -> Iterator[Scheduled
     )
 
 
-def _predict_tail_cut(steps: LoggedSteps, times: _StageTimes) -> Iterator[ScheduledStep]:
-    """Predict generation that ends with its 95th percentile; nothing if no answer is longer, or lengths are unknown."""
+@dataclass(frozen=True, slots=True)
+class TailCut:
+    """Answers that end at the 95th percentile: its length in tokens, the mean and the longest answer now."""
+
+    limit: float
+    mean: float
+    longest: float
+
+    @property
+    def saved_ratio(self) -> float:
+        """Share of generation that is saved if generation lasts as long as its longest answer."""
+        return 1 - self.limit / self.longest
+
+
+def measure_tail_cut(steps: LoggedSteps) -> TailCut | None:
+    """Measure the cut of answers at their 95th percentile, if lengths fall off exponentially.
+
+    None if no answer is longer, or lengths are unknown.
+    """
     framework = steps.log.framework
     mean, longest = steps.get_steady(*framework.mean_length), steps.get_steady(*framework.longest)
     if mean is None or longest is None:
-        return
-    limit, most = P95_OF_MEAN * float(np.nanmedian(mean)), float(np.nanmedian(longest))
-    if limit >= most:
+        return None
+    cut = TailCut(P95_OF_MEAN * float(np.nanmedian(mean)), float(np.nanmedian(mean)), float(np.nanmedian(longest)))
+    return cut if cut.limit < cut.longest else None
+
+
+def _predict_tail_cut(steps: LoggedSteps, times: _StageTimes) -> Iterator[ScheduledStep]:
+    """Predict generation that ends with its 95th percentile; nothing if no answer is longer, or lengths are unknown."""
+    cut = measure_tail_cut(steps)
+    if cut is None:
         return
     assumption = (
-        f"answers end at {limit:,.0f} tokens: 5 % are longer, if lengths of a mean of {np.nanmedian(mean):,.0f} fall off "
-        f"exponentially; generation lasts as long as its longest answer, which has {most:,.0f}"
+        f"answers end at {cut.limit:,.0f} tokens: 5 % are longer, if lengths of a mean of {cut.mean:,.0f} fall off "
+        f"exponentially; generation lasts as long as its longest answer, which has {cut.longest:,.0f}"
     )
-    cut_s = times.step_s - times.gen_s * (1 - limit / most)
-    yield ScheduledStep(_TAIL_CUT, cut_s, assumption)
+    yield ScheduledStep(_TAIL_CUT, times.step_s - times.gen_s * cut.saved_ratio, assumption)
 
 
 _TAIL_CUT = "generation tail cut at p95"

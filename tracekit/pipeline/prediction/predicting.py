@@ -83,7 +83,7 @@ def predict_savings(
         plans.append([id(finding) for finding, _ in plan.savings])
         replays.append(plan.replay)
     latest = {id(finding): graded.get(id(finding), finding) for finding in findings if id(finding) not in covered}
-    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans), 1)}
+    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans, thresholds), 1)}
     ranked = {key: replace(finding, rank=ranks[key]) for key, finding in latest.items()}
     return PredictedSections(tuple(_replace_findings(s, ranked, covered) for s in sections), tuple(replays))
 
@@ -203,10 +203,13 @@ def _measure_explained_share(symptom: Finding, findings: Sequence[Finding]) -> f
     return sum(saved) if saved else sum(finding.cost_ratio or 0.0 for finding in reasons)
 
 
-def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]]) -> list[int]:
+def _rank_findings(
+    findings: Mapping[int, Finding], plans: Sequence[Sequence[int]], thresholds: Thresholds
+) -> list[int]:
     """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
 
-    Symptoms count with their cost less the share that others explain.
+    Of findings whose shares have the same severity, those with a predicted saving are first: without a prediction the
+    share is that of the cost, an upper bound. Symptoms count with their cost less the share that others explain.
     """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
@@ -214,15 +217,22 @@ def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int
     others = [key for key in rest if key not in last]
     shares = {key: _measure_share(finding, list(findings.values())) for key, finding in findings.items()}
     others.sort(key=lambda key: -shares[key])
-    return _merge_queues([*plans, others], shares) + last
+    order = {
+        key: (SEVERITIES.index(thresholds.severity(share)), key not in planned, -share) for key, share in shares.items()
+    }
+    return _merge_queues([*plans, others], order) + last
 
 
-def _merge_queues(queues: Sequence[Sequence[int]], shares: Mapping[int, float]) -> list[int]:
-    """Merge ordered queues: next is the head of the one with the largest share left."""
+_Importance = tuple[int, bool, float]
+"""Severity of a share, whether it is not predicted, and the share: smaller ones first."""
+
+
+def _merge_queues(queues: Sequence[Sequence[int]], order: Mapping[int, _Importance]) -> list[int]:
+    """Merge ordered queues: next is the head of the one with the most important finding left."""
     left = [list(queue) for queue in queues if queue]
     merged: list[int] = []
     while left:
-        best = max(left, key=lambda queue: max(shares[key] for key in queue))
+        best = min(left, key=lambda queue: min(order[key] for key in queue))
         merged.append(best.pop(0))
         left = [queue for queue in left if queue]
     return merged
