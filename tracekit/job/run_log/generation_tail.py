@@ -77,7 +77,7 @@ def measure_recorded_tail(measured: Measurements, run: str | None) -> RecordedTa
 
 
 def _join_requests(sources: Sequence[RequestTimes]) -> tuple[Floats, Ints]:
-    """Join the requests of all sources: (times, steps). If any has a step, those without one are left out."""
+    """Join the requests of all sources: (times, steps). Where steps are recorded, requests without one are left out."""
     total = np.concatenate([times.total_ns for times in sources])
     step = np.concatenate([times.step for times in sources])
     kept = step >= 0 if (step >= 0).any() else np.ones(len(step), np.bool_)
