@@ -189,6 +189,13 @@ MEMORY_READINGS = (
     MemoryReading(path=MEMORY + "CPU_torch2.13/tl.raw.json.gz", kinds=("memory-timeline",), why="the same as events"),
 )  # fmt: skip
 
+LOG_READINGS = (
+    Reading(
+        path=VERL + "v091_e2e_all_ranks/ray_timeline.json", kinds=("ray-timeline",), rules=NONE,
+        mentions=("94 tasks on 5 workers", "no task running .* 81 %"), why="94 tasks; most of the time the driver is at work",
+    ),
+)  # fmt: skip
+
 REFUSED = (
     Reading(
         path=NSYS + "sidvijay10_ml_cloud_hw2/nsys_report.405936.sqlite", kinds=(), rules=NONE,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
 
-from tracekit.job.engines.requests import list_request_times
+import numpy as np
+
+from tracekit.job.engines.requests import RequestTimes, list_request_times
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.records import dataclass
+from tracekit.model.tables.frame import Ints
 from tracekit.model.trace import Measurements
 
 _SAMPLE = "timing_s/agent_loop/generate_sequences/"
@@ -64,20 +66,25 @@ def measure_recorded_tail(measured: Measurements, run: str | None) -> RecordedTa
     if not sources:
         return None
     unit = max(sources, key=lambda times: len(times.total_ns)).unit
-    total = np.concatenate([times.total_ns for times in sources if times.unit == unit])
-    step = np.concatenate([times.step for times in sources if times.unit == unit])
-    has_steps = bool((step >= 0).any())
-    groups = _group_by_step(total[step >= 0], step[step >= 0]) if has_steps else [total]
-    groups = [group for group in groups if len(group) >= LEAST_REQUESTS]
+    total, step = _join_requests([times for times in sources if times.unit == unit])
+    groups = [group for group in _split_by_step(total, step) if len(group) >= LEAST_REQUESTS]
     if not groups:
         return None
     p95 = np.array([np.percentile(group, 95) for group in groups])
     longest = np.array([group.max() for group in groups])
     ratio, p95_ns, longest_ns = (float(np.median(values)) for values in (p95 / longest, p95, longest))
-    return RecordedTail(ratio, p95_ns, longest_ns, sum(map(len, groups)), unit, len(groups) if has_steps else None)
+    return RecordedTail(ratio, p95_ns, longest_ns, sum(map(len, groups)), unit, len(groups) if step[0] >= 0 else None)
 
 
-def _group_by_step(total: Floats, step: npt.NDArray[np.int64]) -> list[Floats]:
-    """Group the times of requests by step."""
+def _join_requests(sources: Sequence[RequestTimes]) -> tuple[Floats, Ints]:
+    """Join the requests of all sources: (times, steps). Where steps are recorded, requests without one are left out."""
+    total = np.concatenate([times.total_ns for times in sources])
+    step = np.concatenate([times.step for times in sources])
+    kept = step >= 0 if (step >= 0).any() else np.ones(len(step), np.bool_)
+    return total[kept], step[kept]
+
+
+def _split_by_step(total: Floats, step: Ints) -> list[Floats]:
+    """Split the times of requests by step; without steps all are together."""
     order = np.argsort(step, kind="stable")
     return np.split(total[order], np.flatnonzero(np.diff(step[order])) + 1)

@@ -19,7 +19,7 @@ def has_only_engine_logs(measured: Measurements) -> bool:
     return bool(kinds) and kinds <= ENGINE_KINDS
 
 
-def has_only_logs(measured: Measurements) -> bool:
+def has_no_profile(measured: Measurements) -> bool:
     """Whether all sources are such logs or those of drivers."""
     kinds = {*measured.frame("recordings").values("kind")} - {None}
     return bool(kinds) and kinds <= ENGINE_KINDS | {"driver-log"}

@@ -42,7 +42,7 @@ from tracekit.model.text.labels import choose_plural, format_numbered_word, join
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
-from tracekit.pipeline.summary.engine_logs import describe_engine_logs, describe_ray_timelines, has_only_logs
+from tracekit.pipeline.summary.engine_logs import describe_engine_logs, describe_ray_timelines, has_no_profile
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
@@ -68,7 +68,7 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
-    only_logs = _evaluate_sound_part(measured, has_only_logs, otherwise=False)
+    only_logs = _evaluate_sound_part(measured, has_no_profile, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",

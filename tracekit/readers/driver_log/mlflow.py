@@ -132,7 +132,10 @@ def _list_runs(connection: sqlite3.Connection) -> list[_StoredRun]:
         "GROUP BY run_uuid ORDER BY max(timestamp) DESC, run_uuid LIMIT 10000"
     ).fetchall()
     families = _map_families(connection)
-    return [_StoredRun(*row, families.get(row[0], frozenset())) for row in rows]
+    return [
+        _StoredRun(run, first, last, first_ms, last_ms, families.get(run, frozenset()))
+        for run, first, last, first_ms, last_ms in rows
+    ]
 
 
 def _find_starts(runs: Sequence[_StoredRun]) -> list[_StoredRun]:
