@@ -282,10 +282,6 @@ TORCH = {
         beside("nccl_trace_rank_0.json", b'{"entries": [{"collective_seq_id": 1}]}'),
         beside("nccl_trace_rank_0.json", b'{"entries": []}'),
     ),
-    "ray-timeline": (
-        beside("timeline.json", b'[{"cat": "task:execute", "ph": "X"}]'),
-        beside("timeline.json", b"[1, 2]"),
-    ),
     "saved-by-tracekit": (
         lambda f: put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}'),
         lambda f: (healthy(f), put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}')),

@@ -117,7 +117,7 @@ class VerdictOutlook:
 class LengthChange:
     """One stage of two logs (None: the step), times in ns: raw change, per token, and at equal length with its interval.
 
-    Changes are shares: 0.05 is 5 % longer.
+    Changes are shares: 0.05 is 5 % longer. `change` is None with too few steps for an interval.
     """
 
     stage: str | None
@@ -125,7 +125,7 @@ class LengthChange:
     opt: float
     raw: float
     per_token: float
-    change: float
+    change: float | None
     low: float | None
     high: float | None
     word: Word

@@ -441,12 +441,6 @@ PROBLEMS: Mapping[str, Problem] = {
         "torch.distributed dumps its last collectives on a timeout or on request",
         "read them with torchfrtrace",
     ),
-    "ray-timeline": Problem(
-        "info",
-        "{files}: timelines of Ray's tasks",
-        "ray timeline writes when tasks ran, in the format of Chrome traces",
-        "open them in Perfetto",
-    ),
     "saved-by-tracekit": Problem(
         "info",
         "{files} that tracekit saved, not a profile",

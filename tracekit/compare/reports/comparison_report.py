@@ -168,7 +168,7 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         opt | after | ns
         raw | raw | ratio | Change of the mean.
         per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
-        change | at equal length | ratio | Change at the mean length of both, by regression.
+        change | equal length | ratio | Change at the mean length of both, by regression; — with too few steps for an interval.
         low | CI low | ratio | By run if a side has several; otherwise within the two runs.
         high | CI high | ratio
         word | verdict

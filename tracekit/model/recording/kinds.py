@@ -152,7 +152,6 @@ _PROFILING_NEMO_RL = Remedy(
     "profile some steps too; in NeMo-RL",
     "NRL_NSYS_PROFILE_STEP_RANGE=3:5 NRL_NSYS_WORKER_PATTERNS='*policy*,*vllm*'",
 )
-_PERFETTO = Remedy("open it in Perfetto", "https://ui.perfetto.dev")
 _NEW_EXPORT = Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
 
@@ -345,9 +344,7 @@ def _suggest_hang_analysis(group: RecordingGroup) -> Remedy:
 
 
 def _describe_ray_timeline(group: RecordingGroup) -> str:
-    count = len(group.sources)
-    noun = choose_plural(count, "Ray timeline")
-    return f"{count:,} {noun}: when tasks ran, not GPU work; not analyzed."
+    return f"A timeline of Ray's tasks{group.share}."
 
 
 _SAVED_FORMS: Mapping[str, str] = {
@@ -499,6 +496,7 @@ KINDS: Mapping[str, RecordingKind] = {
         RecordingKind("memory-timeline", "Memory timeline", "all", _describe_memory_timeline),
         RecordingKind("memory-log", "Log of memory by step", "all", _describe_memory_log),
         RecordingKind("engine-log", "Log of an engine or a machine", "all", _describe_engine_log),
+        RecordingKind("ray-timeline", "Ray timeline", "all", _describe_ray_timeline),
         RecordingKind(
             "driver-log",
             "Driver log only",
@@ -516,15 +514,6 @@ KINDS: Mapping[str, RecordingKind] = {
             _suggest_hang_analysis,
             "info",
             "flight-recorder",
-        ),
-        RecordingKind(
-            "ray-timeline",
-            "Ray timeline",
-            "recognized, not read",
-            _describe_ray_timeline,
-            _PERFETTO,
-            "info",
-            "ray-timeline",
         ),
         RecordingKind(
             SAVED,

@@ -25,6 +25,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
+from tracekit.job.ray_tasks import measure_ray_headline
 from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages
@@ -41,7 +42,7 @@ from tracekit.model.text.labels import choose_plural, format_numbered_word, join
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
-from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only_engine_logs
+from tracekit.pipeline.summary.engine_logs import describe_engine_logs, describe_ray_timelines, has_no_profile
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
@@ -49,7 +50,6 @@ from tracekit.pipeline.summary.run_logs import (
     append_log_only_stages,
     describe_log_disagreements,
     describe_run_logs,
-    has_only_run_logs,
     measure_driver_step,
     measure_run_log_headline,
 )
@@ -68,7 +68,7 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
-    only_logs = _evaluate_sound_part(measured, has_only_run_logs, otherwise=False)
+    only_logs = _evaluate_sound_part(measured, has_no_profile, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
@@ -82,6 +82,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
         question_selection.describe_selection(measured),
         "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _make_summary_fact(measured, describe_engine_logs),
+        _make_summary_fact(measured, describe_ray_timelines),
         _count_source_files(measured),
         _describe_check(measured),
         measured.facts.engine,
@@ -112,8 +113,6 @@ def _list_capture_values(measured: Measurements, column: str) -> list[Any]:
 
 def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
-    if has_only_engine_logs(measured):
-        return ""
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
         return "ranks unknown"
@@ -184,8 +183,6 @@ def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
     if any(note.code == INTERLEAVED for note in measured.notes):
         return ""
-    if has_only_engine_logs(measured):
-        return ""
     if not measured.frame("captures").integers("device_op_count").any():
         only = _list_capture_values(measured, "tool") == ["torch_memory"]
         return "only memory was recorded" if only else _explain_missing_gpu(measured)
@@ -233,6 +230,7 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
             peaks
             or _label_partial_metrics(measured, measure_run_log_headline)
             or _label_partial_metrics(measured, measure_engine_headline)
+            or _label_partial_metrics(measured, measure_ray_headline)
         )
     if has_split_runs(measured):
         return step
