@@ -80,9 +80,9 @@ PATHS = Extension(
     "tracekit.replay._paths", ["tracekit/replay/_paths.c"], depends=["tracekit/model/_arrays.h"], **PYTHON
 )
 ALLOCATOR = Extension(
-    "tracekit.process.allocator._allocator",
-    ["tracekit/process/allocator/_allocator.c"],
-    depends=["tracekit/model/_arrays.h", "tracekit/process/allocator/_blocks.h"],
+    "tracekit.process.memory.allocator._allocator",
+    ["tracekit/process/memory/allocator/_allocator.c"],
+    depends=["tracekit/model/_arrays.h", "tracekit/process/memory/allocator/_blocks.h"],
     **PYTHON,
 )
 

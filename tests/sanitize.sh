@@ -10,7 +10,7 @@ cd "$copy"
 "${PYTHON:-python3}" -m venv venv
 CFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g" \
 LDFLAGS="-fsanitize=address,undefined" venv/bin/pip install -q --disable-pip-version-check -e . pytest hypothesis
-ls tracekit/readers/*/_{scan,pages,harmless,records}.*.so tracekit/model/_sweeps.*.so tracekit/process/allocator/_allocator.*.so # the build is optional: without this line a broken one would pass
+ls tracekit/readers/*/_{scan,pages,harmless,records}.*.so tracekit/model/_sweeps.*.so tracekit/process/memory/allocator/_allocator.*.so # the build is optional: without this line a broken one would pass
 export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 cases=${CASES:-20000}

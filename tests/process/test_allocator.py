@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from memory_builder import pickled
 from memory_reading import read
 
-from tracekit.process.allocator import run as runs
-from tracekit.process.allocator.beginning import UnreplayableError
-from tracekit.process.allocator.history import build_program
-from tracekit.process.allocator.identity import compare_with_history, replay_history
-from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, REQUEST
-from tracekit.process.allocator.rules import (
+from tracekit.process.memory.allocator import run as runs
+from tracekit.process.memory.allocator.beginning import UnreplayableError
+from tracekit.process.memory.allocator.history import build_program
+from tracekit.process.memory.allocator.identity import compare_with_history, replay_history
+from tracekit.process.memory.allocator.plain import ALLOC, COMPLETE, EMPTY, REQUEST
+from tracekit.process.memory.allocator.rules import (
     AllocatorOptions,
     compute_segment_bytes,
     read_allocator_options,
     round_requests,
 )
-from tracekit.process.allocator.run import AllocatorProgram, run_program
+from tracekit.process.memory.allocator.run import AllocatorProgram, run_program
 from tracekit.process.memory.replay import replay_all_devices
 
 COMPILED = runs.native

@@ -8,10 +8,10 @@ import pytest
 from memory_reading import read
 
 from tracekit.model.errors import TraceFormatError
-from tracekit.process.allocator.beginning import UnreplayableError
-from tracekit.process.allocator.history import build_program
-from tracekit.process.allocator.identity import compare_with_history
-from tracekit.process.allocator.run import run_program
+from tracekit.process.memory.allocator.beginning import UnreplayableError
+from tracekit.process.memory.allocator.history import build_program
+from tracekit.process.memory.allocator.identity import compare_with_history
+from tracekit.process.memory.allocator.run import run_program
 from tracekit.process.memory.replay import replay_all_devices
 
 GPU = Path(__file__).parents[1] / "data/gpu"

@@ -11,8 +11,8 @@ from tracekit.model.report import Report
 from tracekit.model.trace import Trace, Want
 from tracekit.pipeline.measure_source import read_parts
 from tracekit.pipeline.options import Options, parse_optional_numbers
-from tracekit.process.allocator.beginning import UnreplayableError
-from tracekit.process.allocator.identity import replay_history
+from tracekit.process.memory.allocator.beginning import UnreplayableError
+from tracekit.process.memory.allocator.identity import replay_history
 from tracekit.process.memory.replay import replay_all_devices
 from tracekit.replay.changes import ChangeError
 from tracekit.replay.memory.applying import ReplayedMemory

@@ -12,10 +12,10 @@ from tracekit.model.records import dataclass
 from tracekit.model.text.labels import choose_plural, did_you_mean
 from tracekit.model.trace import Trace
 from tracekit.model.units import format_quantity
-from tracekit.process.allocator.identity import HistoryMatch
-from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY
-from tracekit.process.allocator.rules import UNLIMITED
-from tracekit.process.allocator.run import OP, OWNER, AllocatorProgram, AllocatorRun
+from tracekit.process.memory.allocator.identity import HistoryMatch
+from tracekit.process.memory.allocator.plain import ALLOC, COMPLETE, EMPTY
+from tracekit.process.memory.allocator.rules import UNLIMITED
+from tracekit.process.memory.allocator.run import OP, OWNER, AllocatorProgram, AllocatorRun
 from tracekit.process.memory.pools import list_memory_pools
 from tracekit.process.memory.replay import NEVER, Replay
 from tracekit.process.memory.windows import AnnotatedRanges, list_annotated_ranges

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.process.allocator.run import AllocatorProgram, run_program
+from tracekit.process.memory.allocator.run import AllocatorProgram, run_program
 from tracekit.replay.changes import ChangeError
 from tracekit.replay.memory.applying import ReplayedMemory
 from tracekit.replay.memory.purposes import find_scaling_pieces

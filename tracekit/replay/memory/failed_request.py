@@ -8,8 +8,8 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import select_rows
-from tracekit.process.allocator.plain import ALLOC
-from tracekit.process.allocator.run import AllocatorProgram, run_program
+from tracekit.process.memory.allocator.plain import ALLOC
+from tracekit.process.memory.allocator.run import AllocatorProgram, run_program
 from tracekit.process.memory.replay import Replay
 from tracekit.process.memory.space import DEFAULT_POOL, read_pools
 from tracekit.replay.memory.applying import ReplayedMemory

@@ -10,9 +10,9 @@ from tracekit.model.report import Report, Section, Sheet
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity, format_signed
 from tracekit.model.version import VERSION
-from tracekit.process.allocator.identity import MAX_DIFFERENCE, HistoryMatch
-from tracekit.process.allocator.plain import EMPTY, RELEASE
-from tracekit.process.allocator.run import LANE, OP
+from tracekit.process.memory.allocator.identity import MAX_DIFFERENCE, HistoryMatch
+from tracekit.process.memory.allocator.plain import EMPTY, RELEASE
+from tracekit.process.memory.allocator.run import LANE, OP
 from tracekit.replay.memory.applying import ReplayedMemory
 from tracekit.replay.memory.batches import LargestBatch
 from tracekit.replay.memory.predicting_memory import MemoryPlan, measure_from_empty_cache

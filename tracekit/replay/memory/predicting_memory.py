@@ -9,8 +9,8 @@ import numpy as np
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import trim_texts
-from tracekit.process.allocator.plain import EMPTY
-from tracekit.process.allocator.run import AllocatorProgram, AllocatorRun, run_program
+from tracekit.process.memory.allocator.plain import EMPTY
+from tracekit.process.memory.allocator.run import AllocatorProgram, AllocatorRun, run_program
 from tracekit.process.memory.windows import list_annotated_ranges, list_snapshot_stages, list_snapshot_steps
 from tracekit.replay.changes import ChangeError
 from tracekit.replay.memory.applying import (

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.process.allocator.plain import ALLOC, BEGINS, EXPANDABLE
-from tracekit.process.allocator.rules import compute_segment_bytes, round_requests
-from tracekit.process.allocator.run import OP, OWNER, SIZE, AllocatorProgram
+from tracekit.process.memory.allocator.plain import ALLOC, BEGINS, EXPANDABLE
+from tracekit.process.memory.allocator.rules import compute_segment_bytes, round_requests
+from tracekit.process.memory.allocator.run import OP, OWNER, SIZE, AllocatorProgram
 from tracekit.replay.changes import ChangeError
 
 Ints = npt.NDArray[np.int64]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.process.allocator.plain import BEGINS, EXPANDABLE, UNMAPPED
-from tracekit.process.allocator.rules import ADDRESS_SPACE, SEGMENT_STEP
+from tracekit.process.memory.allocator.plain import BEGINS, EXPANDABLE, UNMAPPED
+from tracekit.process.memory.allocator.rules import ADDRESS_SPACE, SEGMENT_STEP
 
 Ints = npt.NDArray[np.int64]
 

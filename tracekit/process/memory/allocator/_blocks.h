@@ -2,7 +2,7 @@
 #ifndef TRACEKIT_BLOCKS_H
 #define TRACEKIT_BLOCKS_H
 
-#include "../../model/_arrays.h"
+#include "../../../model/_arrays.h"
 #include <string.h>
 
 #define MIB ((int64_t)1 << 20)

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tracekit.process.allocator.rules import ADDRESS_SPACE, SEGMENT_STEP
+from tracekit.process.memory.allocator.rules import ADDRESS_SPACE, SEGMENT_STEP
 from tracekit.process.memory.space import LARGE_SEGMENT, LEAST, SMALL, SMALL_SEGMENT, compute_segment_size
 
 ALLOC, COMPLETE, REQUEST, EMPTY, RELEASE, FRESH = range(6)
@@ -420,26 +420,15 @@ def begin(device: Device, rows: list[list[int]]) -> None:
 def run_op(device: Device, op: list[int]) -> Block | None:
     """Run one operation; for an allocation, its block, or None if memory ran out."""
     code, owner, size, lane = op
-    if code == EMPTY:
-        if not size or not device.synced:
-            _release_cached(device)
+    if code in (EMPTY, RELEASE, FRESH):
+        _run_release(device, code, size, lane)
         return None
-    if code == FRESH:
-        device.is_fresh = device.synced
-        return None
-    if code == RELEASE:
-        if not lane or device.synced:
-            _release_at(device, size)
-        return None
-    block = device.owned.get(owner)
-    if block is not None and block.state == PENDING and code != REQUEST:
-        device.pending.remove(owner)
     if code == REQUEST:
-        if block is not None and block.state == USED:
-            block.state = PENDING
-            device.pending.append(owner)
+        _request_free(device, owner)
         return None
-    device.owned.pop(owner, None)
+    block = device.owned.pop(owner, None)
+    if block is not None and block.state == PENDING:
+        device.pending.remove(owner)
     if code == COMPLETE:
         if block is not None:
             _free_block(device, block)
@@ -448,6 +437,25 @@ def run_op(device: Device, op: list[int]) -> Block | None:
     if block is not None:
         device.owned[owner] = block
     return block
+
+
+def _run_release(device: Device, code: int, size: int, lane: int) -> None:
+    """Give the cache or a segment back, or note that the next allocation gets new memory."""
+    if code == FRESH:
+        device.is_fresh = device.synced
+    elif code == EMPTY:
+        if not size or not device.synced:
+            _release_cached(device)
+    elif not lane or device.synced:
+        _release_at(device, size)
+
+
+def _request_free(device: Device, owner: int) -> None:
+    """Let a free wait for other streams."""
+    block = device.owned.get(owner)
+    if block is not None and block.state == USED:
+        block.state = PENDING
+        device.pending.append(owner)
 
 
 def _release_at(device: Device, address: int) -> None:

@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
-from tracekit.process.allocator.history import build_program
-from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, FRESH, RELEASE
-from tracekit.process.allocator.run import OP, OWNER, AllocatorProgram, AllocatorRun, run_program
+from tracekit.process.memory.allocator.history import build_program
+from tracekit.process.memory.allocator.plain import ALLOC, COMPLETE, EMPTY, FRESH, RELEASE
+from tracekit.process.memory.allocator.run import OP, OWNER, AllocatorProgram, AllocatorRun, run_program
 from tracekit.process.memory.replay import CODE, Replay
 
 Ints = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-/* tracekit.process.allocator._allocator: PyTorch's caching allocator for CUDA, run over a program of requests, for Python.
+/* tracekit.process.memory.allocator._allocator: PyTorch's caching allocator for CUDA, run over a program of requests, for Python.
  *
  * `_allocator.pyi` describes what Python sees; `plain.py` has the same passes in Python. The rules are those of
  * c10/cuda/CUDACachingAllocator.cpp in PyTorch; the comments name its functions. A shelf is one of its pools for one stream:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.process.allocator import plain
-from tracekit.process.allocator.rules import AllocatorOptions, round_requests
+from tracekit.process.memory.allocator import plain
+from tracekit.process.memory.allocator.rules import AllocatorOptions, round_requests
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ _NONE = -1
 def _import_allocator() -> Any:
     """Import the C module; None if it was not built."""
     try:
-        return import_module("tracekit.process.allocator._allocator")
+        return import_module("tracekit.process.memory.allocator._allocator")
     except ImportError:
         return None
 

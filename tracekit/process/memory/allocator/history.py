@@ -8,7 +8,7 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import fill_missing, mask_value, select_rows
 from tracekit.model.trace import Trace
-from tracekit.process.allocator.beginning import (
+from tracekit.process.memory.allocator.beginning import (
     SegmentMoves,
     SegmentRanges,
     UnreplayableError,
@@ -16,15 +16,15 @@ from tracekit.process.allocator.beginning import (
     lay_out_blocks,
     wind_back_segments,
 )
-from tracekit.process.allocator.plain import ALLOC, COMPLETE, EMPTY, FRESH, RELEASE, REQUEST
-from tracekit.process.allocator.rules import (
+from tracekit.process.memory.allocator.plain import ALLOC, COMPLETE, EMPTY, FRESH, RELEASE, REQUEST
+from tracekit.process.memory.allocator.rules import (
     ADDRESS_SPACE,
     SEGMENT_STEP,
     AllocatorOptions,
     read_allocator_options,
     round_requests,
 )
-from tracekit.process.allocator.run import AllocatorProgram
+from tracekit.process.memory.allocator.run import AllocatorProgram
 from tracekit.process.memory.replay import CODE, NEVER, Replay, has_allocator_segments, pair_begins_and_ends, read_ints
 from tracekit.process.memory.space import DEFAULT_POOL, LARGE_SEGMENT, SMALL, SMALL_SEGMENT, read_pools
 
