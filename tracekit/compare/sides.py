@@ -20,6 +20,7 @@ from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_steps_to_drop
 from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.timeline import TimelineProcess
 from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
@@ -61,6 +62,8 @@ class ComparedSide:
     """When each run ran; runs of unknown time are missing."""
     logs: Mapping[str, LoggedSteps] = field(default_factory=dict)
     """Drivers' logs by run."""
+    log_strips: tuple[TimelineProcess, ...] = ()
+    """Steps and stages of drivers' logs for the page."""
 
 
 @dataclass(frozen=True, slots=True)

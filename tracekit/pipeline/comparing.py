@@ -103,14 +103,17 @@ def compare_paths(
     failures += len(before.errors) + len(after.errors)
     comparison = compare_sides(before, after, choices)
     if options.timeline:
-        comparison = replace(comparison, timeline=Timeline((), sides=(_list_processes(before), _list_processes(after))))
+        comparison = replace(comparison, timeline=Timeline((), sides=_make_timeline_sides(before, after)))
     return ComparedPaths(comparison, failures)
 
 
-def _list_processes(side: ComparedSide) -> TimelineSide:
-    """List the page data of the processes of a side."""
-    processes = (process for part in side.measured for process in list_timeline_processes(part))
-    return TimelineSide(side.name, tuple(processes))
+def _make_timeline_sides(base: ComparedSide, opt: ComparedSide) -> tuple[TimelineSide, ...]:
+    """Make the sides of the page of their processes; of their logs, if no side has a process and each has a log."""
+    sides = (base, opt)
+    processes = [[process for part in side.measured for process in list_timeline_processes(part)] for side in sides]
+    if not any(processes) and all(side.log_strips for side in sides):
+        processes = [list(side.log_strips) for side in sides]
+    return tuple(TimelineSide(side.name, tuple(of_side)) for side, of_side in zip(sides, processes, strict=True))
 
 
 def read_side(
@@ -181,7 +184,8 @@ def read_step_logs(paths: Sequence[str | Path], options: pipeline.Options = pipe
     for name, (_, path) in zip(_name_step_logs(labelled), labelled, strict=True):
         if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(pipeline.discover_sources([path]), pipeline.Options(jobs=options.jobs))
-            step_logs += list_driver_logs(measured, name, path)
+            strips = list_timeline_processes(measured) if options.timeline else ()
+            step_logs += list_driver_logs(measured, name, path, strips)
         else:
             step_logs.append(read_step_table(path, name))
     return tuple(step_logs)
