@@ -26,7 +26,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.tables.frame import Frame, concat, from_rows, numbers, texts
-from tracekit.model.text.labels import choose_plural, normalize_label_words
+from tracekit.model.text.labels import choose_plural, make_natural_key, normalize_label_words
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 
@@ -116,9 +116,12 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
 
 
 def _make_fingerprint(part: ComparedInput) -> dict[str, str]:
-    """Make the fingerprint of one input, with the settings of its engines."""
+    """Make the fingerprint of one input, with the settings of its engines. Reports of older versions sort ranks as texts."""
+    facts = dict(part.report.fingerprint)
+    if "ranks" in facts:
+        facts["ranks"] = ", ".join(sorted(facts["ranks"].split(", "), key=make_natural_key))
     settings = {} if part.measured is None else map_engine_settings(part.measured)
-    return {**dict(part.report.fingerprint), **{f"{ENGINE_PREFIX}{name}": text for name, text in settings.items()}}
+    return {**facts, **{f"{ENGINE_PREFIX}{name}": text for name, text in settings.items()}}
 
 
 def _collect_engine_metrics(
