@@ -50,6 +50,17 @@ export const writeFile = (name, text) => writeFileSync(path.join(folder, name), 
 export const measureFile = (name) => statSync(path.join(folder, name)).size;
 export const read = (page, expression) => page.evaluate(expression);
 export const settle = (page) => page.waitForTimeout(350);
+/** Shown texts that do not fit into their element, and tables that are cut by a box that does not scroll. */
+export const listCut = (page) =>
+  page.evaluate(() => {
+    const isCut = (element) => element.checkVisibility() && !element.closest(".unseen") && getComputedStyle(element).display !== "inline" && element.scrollWidth > element.clientWidth;
+    const texts = [...document.querySelectorAll("h1, h2, h3, p, th, td, li, summary, button, select, .badge, .key")].filter(isCut);
+    const tables = [...document.querySelectorAll("table")].filter((table) => {
+      const box = table.parentElement;
+      return table.checkVisibility() && box.clientWidth < table.offsetWidth && !["auto", "scroll"].includes(getComputedStyle(box).overflowX);
+    });
+    return [...texts, ...tables].map((element) => `${element.tagName} ${element.textContent.slice(0, 60)}: ${element.scrollWidth} of ${element.clientWidth} px`);
+  });
 export const violations = async (page) => {
   await page.evaluate(AXE);
   const { violations: found } = await page.evaluate(() => axe.run());

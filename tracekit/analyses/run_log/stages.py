@@ -143,12 +143,12 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
         *make_run_heading(measured),
         *parse_headings("""
             stage | stage
-            mean_ns | per step | ns | Mean over all steps, including steps without it: the rows below the first add up to it.
+            mean_ns | per step | ns | Mean over the counted steps; of validation and checkpoints over all steps. Steps without the stage are included, so the rows below the first add up to it.
             share_ratio | share | ratio | Part of the wall time.
             median_ns | median | ns | Over the steps that have it, without warm-up.
             iqr_ns | IQR | ns | Range of the middle half.
             trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
-            gpu_hours | GPU-hours | number | Over all logged steps.
+            gpu_hours | GPU-hours | number | This time per step, times the number of logged steps and of GPUs.
             price | cost | number | Price of the GPU-hours.
             how | note
         """),

@@ -71,14 +71,18 @@ def build_source_graphs(
     return tuple(map(build_graph_columns, traces))
 
 
-def join_runs(measured: Measurements) -> list[RunGraph]:
+def join_runs(measured: Measurements, excluded: Steps | None = None) -> list[RunGraph]:
     """Join the graphs of each run whose traces all have one; the steps are those that count in the measurements.
 
     An incomplete file counts as one that was not recorded, as long as most files of its run are whole.
-    Runs without recorded work are left out. Raises `TracekitError` for damaged graphs.
+    Steps that a caller `excluded` replace those that do not count. Runs without recorded work are left out.
+    Raises `TracekitError` for damaged graphs.
     """
     chosen = _list_chosen_steps(measured) if measured.facts.has_chosen_steps else None
-    left_out: Steps = () if chosen is not None else list_left_out_steps(measured)
+    if excluded is not None:
+        left_out = excluded
+    else:
+        left_out = () if chosen is not None else list_left_out_steps(measured)
     known = {graph.key: graph for graph in measured.graphs}
     by_run: dict[str | None, list[Source]] = {}
     for source in _list_timed_sources(measured):

@@ -38,7 +38,7 @@ from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.tables.frame import Frame, concat, count_rows, mean_of, median_of, sum_of, texts
 from tracekit.model.tables.keys import PROCESS
-from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few
+from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few, make_natural_key
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
@@ -571,6 +571,11 @@ def _make_capture_lister(column: str) -> Callable[[Measurements], str]:
     return lambda measured: _join_sorted_distinct(_list_capture_values(measured, column))
 
 
+def _list_compared_ranks(measured: Measurements) -> str:
+    """List the ranks in the order of their numbers."""
+    return ", ".join(sorted({str(rank) for rank in _list_capture_values(measured, "rank")}, key=make_natural_key))
+
+
 def _list_compared_stages(measured: Measurements) -> str:
     return _join_sorted_distinct(measure_stage_durations(measured).values("canonical"))
 
@@ -582,7 +587,7 @@ def _join_sorted_distinct(values: Iterable[object]) -> str:
 _COMPARABLE_FACTS: Mapping[str, Callable[[Measurements], str]] = {
     "gpu": _make_capture_lister("device_name"),
     "world_size": _make_capture_lister("world_size"),
-    "ranks": _make_capture_lister("rank"),
+    "ranks": _list_compared_ranks,
     "roles": _make_capture_lister("role"),
     "backend": _make_capture_lister("backend"),
     "stages": _list_compared_stages,
