@@ -143,6 +143,7 @@ QUESTIONS = (
     "rl.rollout",
     "engines.engine_log",
     "engines.requests",
+    "hangs.hang",
     "time.host",
     "time.cpu",
     "time.data_loading",

@@ -102,11 +102,15 @@ _FIRST_KEY = (
 READERS: tuple[Reader, ...] = (
     Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
     Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
+    Reader("flight_recorder", "log", "hangs.flight_recorder", rb"\x80|(?:\xef\xbb\xbf)?\s*+\{", looks_beside=True),
+    Reader("ras", "log", "hangs.ras"),
     Reader("driver_log", "log", "driver_log", looks_beside=True),
     Reader("tensorboard", "log", "driver_log.tensorboard", rb"(?s:.{3}\0{5})", looks_beside=True),
     Reader("wandb", "log", "driver_log.wandb", rb":W&B", looks_beside=True),
     Reader("mlflow", "log", "driver_log.mlflow", rb"SQLite", looks_beside=True),
     Reader("memory_log", "log", "memory_log"),
+    Reader("thread_stacks", "log", "hangs.thread_stacks"),
+    Reader("watchdog_log", "log", "hangs.watchdog_log"),
     Reader("engine_log", "log", "engine_log"),
     Reader("request_log", "log", "request_log", rb"\s*+\{"),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
@@ -116,6 +120,9 @@ READERS: tuple[Reader, ...] = (
 
 TRAINING_LOGS = frozenset({"driver_log", "tensorboard", "wandb", "mlflow"})
 """Names of the readers of training logs."""
+
+HANG_FILES = frozenset({"flight_recorder", "ras", "thread_stacks", "watchdog_log"})
+"""Names of the readers of files that a job leaves when it hangs."""
 
 SERVER_LOGS = frozenset({"engine_log", "request_log"})
 """Names of the readers of logs of rollout engines and machines."""

@@ -42,6 +42,7 @@ from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
 from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only_engine_logs
+from tracekit.pipeline.summary.hang_files import describe_hang_files, has_only_hang_files
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
@@ -82,6 +83,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
         question_selection.describe_selection(measured),
         "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _make_summary_fact(measured, describe_engine_logs),
+        _make_summary_fact(measured, describe_hang_files),
         _count_source_files(measured),
         _describe_check(measured),
         measured.facts.engine,
@@ -116,7 +118,7 @@ def _list_run_ranks(measured: Measurements) -> str:
         return ""
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
-        return "ranks unknown"
+        return "" if has_only_hang_files(measured) else "ranks unknown"
     world = f" of {worlds[0]}" if len(worlds) == 1 else ""
     return _phrase_numbers("rank", ranks, world)
 
@@ -184,7 +186,7 @@ def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
     if any(note.code == INTERLEAVED for note in measured.notes):
         return ""
-    if has_only_engine_logs(measured):
+    if has_only_engine_logs(measured) or has_only_hang_files(measured):
         return ""
     if not measured.frame("captures").integers("device_op_count").any():
         only = _list_capture_values(measured, "tool") == ["torch_memory"]
