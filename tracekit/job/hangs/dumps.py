@@ -48,7 +48,7 @@ class Record:
     def title(self) -> str:
         """The operation and its number: `all_gather #41`."""
         op = parse_collective_op(self.op)
-        return f"{self.op if op == 'other' else op} #{self.seq}"
+        return f"{self.op if op in ('other', 'send', 'recv') else op} #{self.seq}"
 
 
 @dataclass(slots=True)

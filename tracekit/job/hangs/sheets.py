@@ -23,14 +23,14 @@ Searches = Mapping[str | None, HangSearch]
 _RANKS = """
     group | group
     rank | rank | id
-    part | part in the hang
+    state | state
     enqueued | last enqueued | id
     completed | last completed | id
-    call | its call | | The collective of the hang, or the last one that the rank enqueued.
+    call | its call | text | The collective of the hang, or the last one that the rank enqueued.
     sizes | input sizes
     since | enqueued at
     frame | called in
-    now | thread is in | | By py-spy or faulthandler.
+    now | thread is in | text | By py-spy or faulthandler.
 """
 
 _WAITS = """

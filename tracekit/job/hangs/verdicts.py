@@ -48,9 +48,19 @@ def search_hangs(dumps: Mapping[int, RankDump], least_wait_ns: float) -> HangSea
     judged += find_one_sided_transfers(dumps)
     short = [hang for hang in judged if hang.at_most_ns is not None and hang.at_most_ns < least_wait_ns]
     hangs = sorted((hang for hang in judged if hang not in short), key=lambda hang: (hang.since_ns or 0, hang.key))
-    cause = _choose_cause(hangs)
+    cause = _name_idle_culprits(dumps, _choose_cause(hangs), hangs)
     others = tuple(hang for hang in hangs if cause is not None and hang.key != cause.key)
     return HangSearch(cause, others, tuple(short))
+
+
+def _name_idle_culprits(dumps: Mapping[int, RankDump], cause: Hang | None, hangs: Sequence[Hang]) -> Hang | None:
+    """Name only those missing ranks that wait in no other group: the others wait for them."""
+    if cause is None or cause.kind != "missing":
+        return cause
+    busy = {rank for other in hangs if other.key != cause.key for rank in other.waiting}
+    culprits = tuple(rank for rank in cause.culprits if rank not in busy) or cause.culprits
+    group = dumps[culprits[0]].groups.get(cause.key, _NO_COUNT)
+    return replace(cause, culprits=culprits, other=group.records.get(group.last_completed))
 
 
 def _choose_cause(hangs: Sequence[Hang]) -> Hang | None:
@@ -88,8 +98,7 @@ def _judge_collectives(dumps: Mapping[int, RankDump], key: GroupKey) -> Hang | N
     base = _make_hang(dumps, groups, key, seq, waiting)
     if missing:
         confidence = _rate_missing_ranks(dumps, groups, missing)
-        last = groups[missing[0]].records.get(groups[missing[0]].last_completed)
-        return replace(base, kind="missing", culprits=tuple(missing), confidence=confidence, other=last)
+        return replace(base, kind="missing", culprits=tuple(missing), confidence=confidence)
     return _find_mismatch(groups, base) or _judge_without_culprit(groups, base, has_older=bool(behind))
 
 

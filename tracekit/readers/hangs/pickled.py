@@ -133,9 +133,10 @@ def _push_integer(machine: _Machine) -> None:
 
 def _push_long(machine: _Machine) -> None:
     size = machine.number(1)
-    if size > 9:
+    value = int.from_bytes(machine.take(size), "little", signed=True)
+    if not -(2**63) <= value < 2**64:
         raise _PickleError("an integer of over 64 bits")
-    machine.stack.append(int.from_bytes(machine.take(size), "little", signed=True))
+    machine.stack.append(value)
 
 
 def _push_float(machine: _Machine) -> None:
