@@ -93,6 +93,7 @@ def test_the_missing_rank_of_the_made_case_is_named_with_its_stack():
         "(forward, transformer_impl.py:612); it is in compute_score (/opt/my_reward/http_judge.py:88) (sure)"
     )
     (finding,) = report(CASES / "08_flight_recorder_hang").findings
+    assert finding.advice.startswith("find out why the rank is there")
     values = {metric.name: metric.value for metric in finding.evidence}
     # 600,003 ms, the longest of three lines.
     assert values == {"waiting_ranks": 3, "waited": 600_003 * 10**6}

@@ -161,7 +161,9 @@ def _make_dump_finding(
         "hang",
         "high",
         f"{describe_hang(hang, dumps, stacks)}{phrase_run(measured, run)}",
-        make_hang_advice(hang, was_off=was_recorder_off(measured, run)),
+        make_hang_advice(
+            hang, was_off=was_recorder_off(measured, run), has_stack=any(rank in stacks for rank in hang.culprits)
+        ),
         tuple(make_hang_evidence(hang, search, max(waited, default=None), traced)),
         tuple(_list_hang_places(hang, dumps, run)),
         caveats=tuple(list_hang_caveats(dumps, search, timed_out=bool(same))),

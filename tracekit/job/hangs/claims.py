@@ -112,10 +112,12 @@ def _locate_culprit(hang: Hang, dumps: Mapping[int, RankDump], stacks: Mapping[i
     return ""
 
 
-def make_hang_advice(hang: Hang | None, *, was_off: bool) -> str:
-    """Make the advice for a kind of hang."""
+def make_hang_advice(hang: Hang | None, *, was_off: bool, has_stack: bool = False) -> str:
+    """Make the advice for a kind of hang. `has_stack`: the stack of the rank is known."""
     if was_off or hang is None:
         return f"record collectives, and analyze the dumps of all ranks: {RECORDER_SETTINGS}"
+    if hang.kind == "missing" and has_stack:
+        return "find out why the rank is there: a branch that only some ranks take, a slow host call or an exception"
     return {
         "missing": "dump the stacks of the rank (py-spy dump --pid PID): usual causes are a branch that only some ranks take, a slow host call and an exception",
         "no dump": "look for the rank's exit in its log and dmesg (OOM killer, Xid); if it lives, dump its stacks (py-spy dump --pid PID)",

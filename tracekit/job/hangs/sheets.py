@@ -114,7 +114,7 @@ def make_stack_sheet(measured: Measurements) -> Sheet:
     """Make the table of the main thread of each rank."""
     runs = list(dict.fromkeys(measured.frame("hang_stacks").values("run")))
     rows = [
-        (run, rank, stack.source, stack.stack)
+        (run, rank, stack.source, " < ".join((stack.stack or "").splitlines()))
         for run in runs
         for rank, stack in sorted(collect_stacks(measured, run).items())
     ]
