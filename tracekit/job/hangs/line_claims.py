@@ -11,7 +11,7 @@ from tracekit.model.units import format_quantity
 
 
 def describe_timeout(first: Timeout, timeouts: Sequence[Timeout], stacks: Mapping[int, RankStack]) -> str:
-    """Describe the first collective that timed out: who waited, and who printed something else."""
+    """Describe the first collective that timed out: who waited, and who printed other lines."""
     what = f"{first.op} #{first.seq}" + (f" of {first.group}" if first.group else "")
     waited = f" after {format_quantity(first.waited_ns, 'ns')}" if first.waited_ns is not None else ""
     claim = f"{phrase_ranks(first.ranks)} timed out in {what}{waited}"

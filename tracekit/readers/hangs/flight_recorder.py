@@ -225,7 +225,7 @@ def _get_group(record: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _get_text(value: object) -> str:
-    """Get a text, cut to the limit; empty for anything else."""
+    """Get a text, cut to the limit; empty for other values."""
     return join_surrogates(value[:MAX_TEXT]) if isinstance(value, str) else ""
 
 
@@ -236,7 +236,7 @@ def _split_operation(name: str) -> tuple[str | None, str]:
 
 
 def _parse_count(value: object) -> int | None:
-    """Parse a number, which JSON may give as text; None for anything else."""
+    """Parse a number, which JSON may give as text; None for other values."""
     if isinstance(value, str) and _COUNT.fullmatch(value):
         value = int(value)
     is_sound = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62

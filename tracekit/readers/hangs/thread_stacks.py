@@ -196,6 +196,6 @@ def _convert_json_frames(frames: Iterable[object]) -> Iterator[CodeFrame]:
 
 
 def _get_whole_number(value: object) -> int | None:
-    """Get a whole number of at least 0; None for anything else."""
+    """Get a whole number of at least 0; None for other values."""
     is_sound = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
     return value if is_sound and isinstance(value, int) else None
