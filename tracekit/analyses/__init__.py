@@ -165,6 +165,7 @@ QUESTIONS = (
     "memory.live_steps",
     "memory.memory_categories",
     "memory.fragmentation",
+    "memory.reserved_growth",
     "memory.allocator",
     "memory.out_of_memory",
     "memory.leaks",

@@ -32,6 +32,19 @@ def full(capacity):
     return {SNAPSHOT: snapshots.pickled(snapshots.snapshot(allocator))}
 
 
+def grown(moves):
+    """8 snapshots of 3 blocks in 60 MiB; after each one, so often, a buffer is in a stream of its own, and freed."""
+    allocator, sources = snapshots.Allocator(), {}
+    for _ in range(3):
+        allocator.alloc(20 * MIB)
+    for step in range(8):
+        if step < moves:
+            allocator.free(allocator.alloc(24 * MIB, stream=step + 1))
+        sources[f"step{step}/torch_memory_rank0_pid7.pickle"] = snapshots.pickled(snapshots.snapshot(allocator))
+        allocator.clear_history()
+    return sources
+
+
 FIRES: dict[str, Firing] = {
     # 28 of 40 MiB are in use when 12 more are asked for.
     "fragmentation": Firing(
@@ -46,10 +59,19 @@ FIRES: dict[str, Firing] = {
         {"asked_bytes": 10 * MIB, "requested_bytes": 40 * MIB, "reserved_bytes": 40 * MIB,
          "device_free_bytes": 0, "free_bytes": 0, "largest_free_bytes": 0},
     ),
+    # The first two of 8 are warm-up: 24 MiB more at each of the other ones, 120 MiB in total.
+    "reserved-growth": Firing(
+        grown(8), "memory reserved for rank 0, GPU 0 grows by 24.0 MiB per step while no more is in use: it lies in cached "
+        "segments without a block in use: requests of other sizes or streams do not reuse them",
+        "medium", None, None,
+        {"growth": 24 * MIB, "releasable_growth_bytes": 24 * MIB, "steps": 6},
+    ),
 }  # fmt: skip
 
 NEAR_MISSES: dict[str, Sources] = {
     # What is free would not be enough together.
     "fragmentation": in_pieces(12 * MIB + 1),
     "out-of-memory": full(50 * MIB),
+    # It stops in the fifth snapshot.
+    "reserved-growth": grown(4),
 }

@@ -91,7 +91,7 @@ def _join_frames(trace: Trace, wanted: Ints) -> tuple[Ints, list[str]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
-    """List stacks that only ever hold more, with blocks of several steps; None without memory snapshots."""
+    """List stacks that only ever hold more; None without memory snapshots."""
     if not measured.has("snapshot_windows"):
         return None
     windows = measured.frame("snapshot_windows")
@@ -149,7 +149,7 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
     ]
     names = ["run", *(heading.name for heading in _LEAK_HEADINGS)]
     table = from_rows(names, rows)
-    caption = "Stacks whose memory in use never falls, with live blocks of several steps."
+    caption = "Stacks whose memory in use never falls. Alive of few snapshots: larger blocks replace those before."
     headings = (*make_run_heading(measured), *_LEAK_HEADINGS)
     return make_sheet("kept_stacks", "Stacks that only grow", headings, table, caption=caption)
 

@@ -11,7 +11,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.memory.forecast import SLOWING, Projection, project_stacks, project_trend
 from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
-from tracekit.job.memory.survivors import FEW_TIMES, KeptStack, find_kept_stacks, match_failures
+from tracekit.job.memory.survivors import FEW_TIMES, OWNER, KeptStack, find_kept_stacks, match_failures
 from tracekit.job.memory.trend import (
     Allocator,
     Series,
@@ -33,6 +33,7 @@ from tracekit.model.tables.snapshots import POINT, QUANTITY
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
+from tracekit.process.memory.levels import SNAPSHOT
 from tracekit.process.memory.step_levels import measure_step_levels
 
 STEP_LEVELS = Table(
@@ -50,6 +51,15 @@ STEP_LEVELS = Table(
     },
 )
 
+
+_FIND_OBJECTS = "check that code for objects that outlive a step: growing lists and caches, tensors kept with their graph (.item() or .detach())"
+_BOUND_IT = (
+    "limit its size, or allocate it once: a tensor that results are concatenated to, or a cache that is made again for a "
+    "longer history"
+)
+"""Advice for blocks that are kept, and for blocks that larger ones replace."""
+
+_GOES_DOWN = "every stack with more memory at the end had less in between: this looks like a queue or a cache"
 
 MAX_PLACES = 8
 """Most places of one finding."""
@@ -213,9 +223,9 @@ def _describe_kept_stack(
     worst = max(at_site, key=lambda keeper: keeper.per_step)
     unit = "step" if _is_by_step(worst) else "snapshot"
     units = "steps" if worst.basis == "step" else "snapshots"
-    claim = (
-        f"memory allocated in {worst.site} is kept: {format_quantity(round(worst.per_step), 'bytes')} more per {unit}"
-    )
+    fate = f"is allocated again, larger, in each {unit}" if worst.is_regrown else "is kept"
+    more = format_quantity(round(worst.per_step), "bytes")
+    claim = f"memory allocated in {worst.site} {fate}: {more} more per {unit}"
     if len(at_site) > 1:
         claim += f", on {len(at_site)} devices"
     claim += ahead.claim(unit) + where
@@ -230,7 +240,7 @@ def _describe_kept_stack(
         "memory-growth",
         severity,
         claim,
-        "check that code for objects that outlive a step: growing lists and caches, tensors kept with their graph (.item() or .detach())",
+        _BOUND_IT if worst.is_regrown else _FIND_OBJECTS,
         (
             Metric("kept", worst.growth, "bytes", "lower", label="growth of the fastest growing stack"),
             Metric("cohorts", worst.cohorts, "count", label=f"{units} with live blocks, of {worst.windows}"),
@@ -319,6 +329,15 @@ def _judge_group(
     yield _describe_group(measured, growing, claim, limit, p, _pick_label(rising, grows))
 
 
+def _have_all_stacks(measured: Measurements, grows: Sequence[Series], limit: Mapping[str, float]) -> bool:
+    """Check whether enough snapshots of each process list all of its stacks: one that keeps memory would be seen."""
+    windows = measured.frame("snapshot_windows")
+    windows = windows.filter(~windows.is_missing("window") & (windows["omitted_stack_count"] == 0))
+    owners = [from_rows(OWNER, [_key_of_owner(series)]) for series in grows if series.of.device_type == SNAPSHOT]
+    counts = [int(windows.is_among(owner, OWNER, optional=OWNER).sum()) for owner in owners]
+    return len(counts) == len(grows) and min(counts) > limit["min_steps"]
+
+
 def _name_group(what: str, who: str, grows: Sequence[_LabelledSeries], *, is_total: bool) -> str:
     """Name the series that grow: `GPU memory of actor, 2 of 4 devices, grows`."""
     first = grows[0].series.of
@@ -382,46 +401,49 @@ def _describe_group(
     slope, floor, firm = worst.found.slope, worst.floor, answer in ("strong", "stairs")
     assert slope is not None, "what grows has a slope"
     assert floor is not None, "what grows has a floor"
-    trend, warm_up, filling = worst.found, worst.found.warm_up, answer == "filling"
+    warm_up, filling = worst.found.warm_up, answer == "filling"
     projections = [project_trend(grower, answer) for grower in grows]
     # The device that is full first decides, whichever grows fastest.
     ahead = min(projections, key=lambda grower: grower.steps if grower.steps is not None else NEVER)
     level = worst.level[warm_up:]
     is_large = firm and bool(level[-1] - level[0] >= limit["growth_bytes"])
-    severity = _rate_growth(_is_soon(ahead, limit), filling, is_large)
+    # Stacks of as many snapshots are the stronger evidence: none of them only grows.
+    goes_down = not is_large and _have_all_stacks(measured, grows, limit)
+    severity = _rate_growth(_is_soon(ahead, limit), filling or goes_down, is_large)
     stairs = None
     if answer == "stairs":
         stairs = find_staircase(worst.level) or find_staircase(level)
     claim += f" by {_describe_growth(slope, stairs)}{ahead.claim()}{phrase_run(measured, worst.of.run)}"
     if filling:
         claim += _advise_longer_recording(len(worst.x), "steps")
-    low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"
-    numbers = [Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label)]
-    if not worst.logged:
-        growth, label = round(floor.per_x), "per step, minimum of the step"
-        numbers.append(Metric("floor_growth", growth, "bytes", "lower", label=label))
-    chance = "probability of such a rise by chance"
-    if len(grows) > 1:
-        chance += ", the least"
-    detectable = None if trend.detectable is None else round(trend.detectable)
-    label = "smallest growth per step that this many steps can detect"
-    numbers += [
-        Metric("p", p, "", label=chance),
-        Metric("detectable", detectable, "bytes", label=label),
-        Metric("steps", len(worst.x) - warm_up, "count", label="steps judged"),
-        *ahead.evidence(),
-    ]
+    numbers = (*_list_trend_numbers(worst, slope, floor, p, len(grows)), *ahead.evidence())
     return Finding(
         "memory-growth",
         severity,
         claim,
         "find objects that outlive a step: losses and metrics kept with their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
-        tuple(numbers),
+        numbers,
         tuple(_locate_series(grower) for grower in grows[:MAX_PLACES]),
         instances=_pick_growing_steps(measured, worst.of),
-        caveats=tuple(_list_growth_caveats(worst, ahead, firm)),
+        caveats=tuple(_list_growth_caveats(worst, ahead, firm=firm, goes_down=goes_down)),
     )
+
+
+def _list_trend_numbers(
+    worst: Series, slope: Slope, floor: Slope, p: float | None, series_count: int
+) -> Iterator[Metric]:
+    """List the evidence for growth: of the series that grows fastest, and the least p of all."""
+    low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"
+    yield Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label)
+    if not worst.logged:
+        yield Metric("floor_growth", round(floor.per_x), "bytes", "lower", label="per step, minimum of the step")
+    chance = "probability of such a rise by chance"
+    yield Metric("p", p, "", label=chance + (", the least" if series_count > 1 else ""))
+    detectable = None if worst.found.detectable is None else round(worst.found.detectable)
+    label = "smallest growth per step that this many steps can detect"
+    yield Metric("detectable", detectable, "bytes", label=label)
+    yield Metric("steps", len(worst.x) - worst.found.warm_up, "count", label="steps judged")
 
 
 def _pick_growing_steps(measured: Measurements, owner: Allocator) -> tuple[Instance, ...]:
@@ -450,7 +472,7 @@ def _locate_series(grower: Series) -> Place:
     return Place(run=owner.run, role=owner.role, rank=owner.rank, device=device)
 
 
-def _list_growth_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterator[str]:
+def _list_growth_caveats(worst: Series, ahead: Projection, *, firm: bool, goes_down: bool) -> Iterator[str]:
     """List the limits of a trend."""
     yield f"the first {worst.found.warm_up} steps count as warm-up"
     if firm:
@@ -459,6 +481,8 @@ def _list_growth_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterat
         yield "growth that levels off later, or a sawtooth longer than the capture, looks the same"
     if len(worst.x) < SURE_STEPS:
         yield f"a slow warm-up cannot be separated from a leak in fewer than {SURE_STEPS} steps: memory snapshots of several steps can"
+    if goes_down:
+        yield _GOES_DOWN
     if ahead.why:
         yield ahead.why
 
@@ -475,6 +499,7 @@ ANALYSIS = Analysis(
         "memory_stages",
         "memory_steps",
         "snapshot_levels",
+        "snapshot_windows",
         "survivors",
         "out_of_memory",
     ),

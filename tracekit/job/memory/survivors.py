@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class KeptStack:
     `cohorts` counts the steps with blocks that are still alive, `windows` the steps compared, `basis` is
     `snapshot` or `step` (within one snapshot). `numbered`: steps have numbers. `levels` are the
     bytes at each of the times compared, `at` the step (else the place in order) of each.
+    `is_regrown`: earlier blocks are freed, and larger ones take their place.
     """
 
     process: tuple[Any, ...]
@@ -50,6 +52,7 @@ class KeptStack:
     blocks: int
     levels: tuple[int, ...]
     at: tuple[float, ...]
+    is_regrown: bool = False
 
     @property
     def per_step(self) -> float:
@@ -165,15 +168,21 @@ def _count_cohorts(levels: Frame, blocks: Frame, times: Frame) -> Frame:
 
 
 def find_kept_stacks(measured: Measurements, limit: Mapping[str, float]) -> Sequence[KeptStack]:
-    """Find stacks that never hold less at the next time, with live blocks of several steps: most growth first.
+    """Find stacks that never hold less at the next time, with most growth first.
 
-    `limit` sets the share of the steps in which it has to rise (`rising_ratio`), and how many of them
-    need live blocks (`cohorts`).
+    `limit` sets the share of the steps in which a stack has to rise (`rising_ratio`), and how many of them
+    need live blocks (`cohorts`). With fewer, larger blocks replace them: that needs `min_steps` times,
+    and is reported if such a row of rises has a probability below `p_strong` in any of the process's stacks by chance.
     """
     survivors = measured.frame("survivors")
+    windows = measured.frame("snapshot_windows")
+    windows = windows.filter(~windows.is_missing("window"))
+    of_owner = {tuple(part.values(name)[0] for name in OWNER): part for part in windows.group_by(*OWNER).frames()}
     stacks: list[KeptStack] = []
     for of_process in survivors.group_by(*OWNER, "basis").frames():
-        stacks += _find_kept_in_process(of_process, limit)
+        first = next(of_process.rows(*OWNER, "basis"))
+        known = of_owner.get(tuple(first[name] for name in OWNER)) if first["basis"] == "snapshot" else None
+        stacks += _find_kept_in_process(of_process, known, limit)
     # A stack found across snapshots is not repeated for each of them.
     across = {(stack.process, stack.site) for stack in stacks if stack.basis == "snapshot"}
     stacks = [stack for stack in stacks if stack.basis == "snapshot" or (stack.process, stack.site) not in across]
@@ -199,31 +208,27 @@ def match_failures(failures: Frame, stack: KeptStack) -> Bools:
     return is_same
 
 
-def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[KeptStack]:
-    """Find the kept stacks of one process and basis; in each snapshot apart where steps are within it."""
+def _find_kept_in_process(rows: Frame, windows: Frame | None, limit: Mapping[str, float]) -> Iterator[KeptStack]:
+    """Find the kept stacks of one process and basis, in each snapshot apart where steps are within it.
+
+    `windows` are the snapshots of the process, also those before its first growing stack.
+    """
     first = next(rows.rows(*OWNER, "basis"))
     process, basis = tuple(first[name] for name in OWNER), first["basis"]
     for of_snapshot in rows.group_by("source").frames() if basis == "step" else [rows]:
-        times = of_snapshot.distinct("window").sort("window")
+        recorded = [each.select("window", "step") for each in (of_snapshot, windows) if each is not None]
+        times = concat(recorded).distinct("window").sort("window")
         count = int(times.integers("window").max()) + 1
         warm_up = int(count_warm_up(count))
         stacks = of_snapshot.group_by("stack")
         levels = np.zeros((len(stacks), count), np.int64)
         levels[stacks.number, of_snapshot.integers("window")] = of_snapshot["live_bytes"]
-        # Before its first step a stack holds nothing.
-        since_nothing = np.pad(levels, ((0, 0), (1, 0)))
-        levels = levels[:, warm_up:]
         cohorts, blocks = _take_last_counts(of_snapshot, stacks.number, len(stacks))
-        rises = np.diff(levels, axis=1)
-        is_steady = (rises >= 0).all(axis=1) & (cohorts >= limit["cohorts"])
-        is_kept = (rises > 0).sum(axis=1) >= max(2.0, limit["rising_ratio"] * rises.shape[1])
-        for stack in np.flatnonzero(is_steady & ~is_kept).tolist():
-            # An evaluation or a checkpoint leaks at its own steps: equal rises at equal distances.
-            stairs = find_staircase(since_nothing[stack]) or find_staircase(levels[stack])
-            is_kept[stack] = stairs is not None
+        is_kept, is_regrown = _judge_levels(levels, warm_up, cohorts, limit)
         step, numbered = _list_steps(times, count, warm_up)
         named = list(of_snapshot.take(stacks.first).rows("site", "frames"))
-        for grown in np.flatnonzero(is_steady & is_kept).tolist():
+        levels = levels[:, warm_up:]
+        for grown in np.flatnonzero(is_kept | is_regrown).tolist():
             yield KeptStack(
                 process,
                 basis,
@@ -238,7 +243,26 @@ def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[K
                 int(blocks[grown]),
                 tuple(levels[grown].tolist()),
                 step,
+                bool(is_regrown[grown]),
             )
+
+
+def _judge_levels(all_levels: Ints, warm_up: int, cohorts: Ints, limit: Mapping[str, float]) -> tuple[Bools, Bools]:
+    """Judge the levels of stacks (rows) at all times: (whether their blocks are kept, whether larger ones replace them)."""
+    levels = all_levels[:, warm_up:]
+    rises = np.diff(levels, axis=1)
+    never_falls = (rises >= 0).all(axis=1)
+    is_rising = never_falls & ((rises > 0).sum(axis=1) >= max(2.0, limit["rising_ratio"] * rises.shape[1]))
+    is_kept = is_rising & (cohorts >= limit["cohorts"])
+    # Before its first step a stack holds nothing.
+    since_nothing = np.pad(all_levels, ((0, 0), (1, 0)))
+    for stack in np.flatnonzero(never_falls & (cohorts >= limit["cohorts"]) & ~is_kept).tolist():
+        # An evaluation or a checkpoint leaks at its own steps: equal rises at equal distances.
+        is_kept[stack] = (find_staircase(since_nothing[stack]) or find_staircase(levels[stack])) is not None
+    # Of the n! orders of n different levels half end higher, as all these stacks do, and one rises from each to the next.
+    count = levels.shape[1]
+    is_rare = count >= limit["min_steps"] and 2 * len(levels) < limit["p_strong"] * math.factorial(min(count, 20))
+    return is_kept, is_rising & ~is_kept & is_rare & (cohorts < limit["cohorts"])
 
 
 def _take_last_counts(rows: Frame, code: Ints, count: int) -> tuple[Ints, Ints]:
