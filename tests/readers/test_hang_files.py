@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
 from tracekit.readers import READERS, find_reader
+from tracekit.readers.hangs import pickled as pickle_loader
 from tracekit.readers.loading import load, load_all, sniff
 
 DATA = Path(__file__).parents[1] / "data"
@@ -95,7 +96,6 @@ class Evil:
         {"entries": [b"bytes"], "pg_config": {}, "record_id": 1},
         {"entries": [2**70], "pg_config": {}, "record_id": 1},
         {"entries": [], ("a", "b"): 1, "pg_config": {}, "record_id": 1},
-        {"entries": [], 5: 1, "pg_config": {}, "record_id": 1},
     ],
 )
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -106,6 +106,40 @@ def test_a_pickle_with_more_than_a_dump_needs_is_refused_and_not_run(tmp_path, c
     assert caught.value.code == "no-dump"
     assert "byte" in caught.value.where
     assert capsys.readouterr().out == ""
+
+
+def nest(depth):
+    """Pairs in pairs through the memo, as a key: hashing the last one takes 2**depth steps."""
+    data = b"\x80\x02}(X\x07\x00\x00\x00entriesX\x01\x00\x00\x00aX\x01\x00\x00\x00a\x86q\x00"
+    data += b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(depth))
+    return data + b"Nu."
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        nest(60),
+        b"\x80\x02" + b"X\x01\x00\x00\x00a" * 2 + b"\x86" + b"X\x01\x00\x00\x00a\x86" * 100_000 + b"Nu.",
+        b"\x80\x02" + b"]" * 1_000_000 + b".",
+        b"\x80\x02" + b"(" * 1_000_000 + b".",
+        b"\x80\x02]r\xff\xff\xff\x7f.",
+        b"\x80\x02h\x05.",
+        b"\x80\x02u.",
+    ],
+    ids=["pairs in the memo", "pairs in pairs", "lists", "marks", "a far place", "no such place", "no mark"],
+)
+def test_a_pickle_that_would_exhaust_the_loader_is_refused_at_once(tmp_path, data):
+    with pytest.raises(TraceFormatError):
+        read(put(tmp_path, data, "nccl_trace_rank_0"), "flight_recorder")
+
+
+@pytest.mark.parametrize("folder", REAL, ids=lambda folder: folder.name)
+def test_dumps_of_torch_take_the_fast_way_and_the_machine_loads_the_same(folder):
+    for rank in range(3):
+        path = folder / f"trace_rank_{rank}"
+        data = path.read_bytes()
+        assert pickle_loader._PLAIN.fullmatch(data)
+        assert pickle_loader._run_machine(data, path) == pickle_loader.load_pickled_dump(data, path)
 
 
 def test_a_pickle_that_ends_early_is_said_to_be_cut_at_every_byte(tmp_path):

@@ -1,23 +1,51 @@
-"""Loading of a flight recorder's pickle by a machine of our own, which knows 30 instructions and no names.
+"""Loading of a flight recorder's pickle without resolving any name.
 
 `pickle.load` would run any code that the file names. A dump needs no name at all: texts, numbers, lists, pairs and
-dictionaries with texts as keys. Every other instruction is refused, with the byte where it is.
+dictionaries with texts as keys. Dumps in torch's own words are recognized by a pattern and then loaded by the standard
+library's C loader, with all names refused. All others are loaded by a machine of our own, which knows 30 instructions and
+refuses every other one, with the byte where it is.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracekit.model.errors import make_format_error
+from tracekit.model.errors import TraceFormatError, make_format_error
 from tracekit.model.inputs.note_codes import Data, Reason
 from tracekit.readers.chrome.values import join_surrogates
+from tracekit.readers.torch_memory.opcodes import has_too_many_containers, unpickle
 
 PROTOCOLS = (2, 3, 4, 5)
 
 _CUT = "the dump was cut off while it was written, or copied in part: use another rank's, or dump again"
+
+
+def _compile_plain_dump() -> re.Pattern[bytes]:
+    """Build the pattern of a dump in torch's own words.
+
+    A pair follows two texts or values of the memo and is never put there: so pairs cannot nest, which would overflow the
+    stack or take forever when one is a key.
+    """
+    lengths = [re.escape(bytes([n])) + rb"\x00\x00\x00" + (b".{%d}" % n if n else b"") for n in range(256)]
+    put = rb"(?:q.|r...\x00|\x94)"
+    item = rb"(?:h.|j...\x00|X(?:" + b"|".join(lengths) + rb")" + put + rb"?+)"
+    longs = [re.escape(bytes([n])) + (b".{%d}" % n if n else b"") for n in range(9)]
+    parts = (
+        item + item + rb"\x86(?![qr\x94])",
+        item,
+        rb"[}\](euasN\x88\x89]++",
+        rb"K.|M..|J.{4}|G.{8}",
+        rb"\x8a(?:" + b"|".join(longs) + rb"|\x09.{8}\x00)",
+        put,
+    )
+    return re.compile(rb"\x80[\x02-\x05](?:" + rb"|".join(parts) + rb")*+\.", re.DOTALL)
+
+
+_PLAIN = _compile_plain_dump()
 
 
 class _PickleError(Exception):
@@ -77,6 +105,19 @@ def load_pickled_dump(data: bytes, path: Path) -> Any:
         raise make_format_error(
             path, Reason("no-dump", "not a pickle of protocol 2 to 5", Data(offset=0)), "", "byte 0"
         )
+    if has_too_many_containers(len(data), data.count(b"}"), data.count(b"]")):
+        reason = Reason("no-dump", "more dictionaries and lists than any dump", Data(offset=0))
+        raise make_format_error(path, reason, "it was not loaded: it may be harmful")
+    if _PLAIN.fullmatch(data):
+        try:
+            return unpickle(data, path)
+        except TraceFormatError:
+            pass  # the machine finds the byte
+    return _run_machine(data, path)
+
+
+def _run_machine(data: bytes, path: Path) -> Any:
+    """Load a pickle instruction by instruction. Raises `TraceFormatError` with the byte of a fault."""
     machine = _Machine(data)
     stack, steps = machine.stack, _STEPS
     at = machine.offset
