@@ -24,7 +24,6 @@ from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers.chrome.values import is_too_deep, join_surrogates
 from tracekit.readers.hangs.file_text import add_named_process, read_whole_file
 from tracekit.readers.hangs.frames import CodeFrame, make_code_frame, write_stack
-from tracekit.readers.hangs.pickled import load_pickled_dump
 
 MAX_RECORDS, MAX_GROUPS, MAX_TEXT, MAX_SHAPES = 1_000_000, 10_000, 300, 64
 """Most records and groups of one dump; longest text; most shapes kept of one record."""
@@ -76,7 +75,14 @@ def _describe_dump(root: Mapping[str, Any]) -> dict[str, str]:
 
 def _load_dump(data: bytes, path: Path) -> Mapping[str, Any]:
     """Load the object of a dump, in either form. Raises `TraceFormatError`."""
-    root = load_pickled_dump(data, path) if data[:1] == b"\x80" else _load_json(data, path)
+    if data[:1] == b"\x80":
+        from tracekit.readers.hangs.pickled import (
+            load_pickled_dump,
+        )  # a trace does not wait for the reader of snapshots
+
+        root = load_pickled_dump(data, path)
+    else:
+        root = _load_json(data, path)
     if not isinstance(root, Mapping):
         raise make_format_error(path, Reason("no-dump", "no dictionary of entries", Data(offset=0)))
     return root
