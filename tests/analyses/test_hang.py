@@ -150,6 +150,26 @@ def test_sizes_of_operations_that_may_differ_are_not_compared(tmp_path):
     assert "and it timed out" in claim
 
 
+def test_a_rank_whose_stream_is_blocked_is_named_where_the_others_started(tmp_path):
+    timed_out = [pending(1) | {"retired": True}]
+    claim = on(tmp_path, timed_out, [pending(1) | {"retired": True, "state": "scheduled"}], timed_out)
+    assert "and it timed out; rank 1 has not started it: earlier work blocks the stream" in claim
+
+
+def test_stacks_without_a_rank_are_joined_by_the_pid_of_a_trace_or_counted(tmp_path):
+    files = job([record(1), pending(2)], [record(1)], ranks="[0, 1]")
+    files["stacks.txt"] = (
+        b'Process 77: python\nPython v3.11.7 (/usr/bin/python3)\n\nThread 77 (idle): "MainThread"\n    score (/job/a.py:8)\n'
+    )
+    out = report(write_sources(tmp_path, files))
+    assert "score" not in out.findings[0].claim
+    assert any(text.startswith("1 file of stacks has no rank") for text in section(out, "hang").caveats)
+    write(tmp_path / "rank1.json", [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1, "pid": 77, "tid": 77}],
+          rank=1, world_size=2)  # fmt: skip
+    out = report(tmp_path)
+    assert out.findings[0].claim.endswith("it is in score (/job/a.py:8) (sure)")
+
+
 def test_of_a_chain_of_groups_the_one_whose_rank_waits_nowhere_is_the_cause(tmp_path):
     tp = {"pg_id": 1, "process_group": ["1", "tp"]}
     config = {

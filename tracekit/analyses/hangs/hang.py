@@ -15,6 +15,7 @@ from tracekit.job.hangs.evidence import (
     FrozenCount,
     Timeout,
     collect_stacks,
+    count_unranked_stacks,
     find_traced_collective,
     list_frozen_counts,
     list_timeouts,
@@ -29,6 +30,7 @@ from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.frame import Frame
 from tracekit.model.tables.hangs import COMMUNICATOR, GROUP_STATUS, RECORD, STACK, WATCHDOG_LINE
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
@@ -111,12 +113,21 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             make_stack_sheet(measured),
         ),
         caveats=lambda: [
-            caveat
-            for run in runs
-            if searches[run].cause is None
-            for caveat in list_hang_caveats(dumps.get(run, {}), searches[run])
+            caveat for run in runs for caveat in _list_run_caveats(measured, run, dumps.get(run, {}), searches[run])
         ],
     )
+
+
+def _list_run_caveats(
+    measured: Measurements, run: str | None, dumps: Mapping[int, RankDump], search: HangSearch
+) -> Iterator[str]:
+    """List the caveats of one run; a finding has its own."""
+    if search.cause is None:
+        yield from list_hang_caveats(dumps, search)
+    unranked = count_unranked_stacks(measured, run)
+    if unranked:
+        files = choose_plural(unranked, "file of stacks has", "files of stacks have")
+        yield f"{unranked:,} {files} no rank in the name (stacks_rank2.txt), so the process is unknown"
 
 
 def _judge_run(

@@ -49,12 +49,22 @@ def describe_hang(hang: Hang, dumps: Mapping[int, RankDump], stacks: Mapping[int
             f"{phrase_ranks(hang.culprits)} left no dump: dead, ending, or not asked; all others wait in {what}{since}"
         ),
         "mismatch": lambda: f"{_describe_mismatch(hang, what)}; {waits}",
-        "timed out": lambda: f"{phrase_ranks(hang.waiting)} all entered {what}{since} alike, and it timed out",
+        "timed out": lambda: (
+            f"{phrase_ranks(hang.waiting)} all entered {what}{since} alike, and it timed out{_describe_blocked(hang)}"
+        ),
         "order": lambda: _describe_order(hang, what, since),
         "one-sided": lambda: f"{phrase_ranks(hang.culprits)} did not call its side of {what}; {waits}",
     }
     claim = parts[hang.kind]()
     return f"{claim}{_locate_culprit(hang, dumps, stacks)} ({hang.confidence})"
+
+
+def _describe_blocked(hang: Hang) -> str:
+    """Describe ranks on whose stream the collective did not start although it started on others."""
+    if not hang.culprits:
+        return ""
+    have = choose_plural(len(hang.culprits), "has", "have")
+    return f"; {phrase_ranks(hang.culprits)} {have} not started it: earlier work blocks the stream"
 
 
 def _shorten_frame(frame: str) -> str:
@@ -93,7 +103,7 @@ def _describe_order(hang: Hang, what: str, since: str) -> str:
 
 def _locate_culprit(hang: Hang, dumps: Mapping[int, RankDump], stacks: Mapping[int, RankStack]) -> str:
     """Locate the code of the first rank that blocks the job: its stack, the call, or the last completed one."""
-    if not hang.culprits:
+    if not hang.culprits or hang.kind == "timed out":
         frame = hang.record.frame if hang.record is not None else None
         return f"; called in {frame}" if frame else ""
     rank = hang.culprits[0]

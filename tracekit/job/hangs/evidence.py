@@ -60,14 +60,34 @@ def select_run(frame: Frame, run: str | None) -> Frame:
 def collect_stacks(measured: Measurements, run: str | None) -> dict[int, RankStack]:
     """Collect the stack of each rank's main thread; without one named so, the thread that the file lists last.
 
+    A file without a rank in its name is joined with a traced process of its pid.
+
     faulthandler names no thread, and lists the main thread last.
     """
     stacks: dict[int, RankStack] = {}
+    rank_of = _map_pids_to_ranks(measured, run)
     rows = select_run(measured.frame("hang_stacks"), run)
-    for row in rows.rows("rank", "is_main", "frame", "stack", "source", "has_main"):
-        if row["rank"] is not None and row["stack"] and (row["is_main"] or not row["has_main"]):
-            stacks[row["rank"]] = RankStack(row["frame"], row["stack"], row["source"])
+    for row in rows.rows("rank", "pid", "is_main", "frame", "stack", "source", "has_main"):
+        rank = row["rank"] if row["rank"] is not None else rank_of.get(row["pid"])
+        if rank is not None and row["stack"] and (row["is_main"] or not row["has_main"]):
+            stacks[rank] = RankStack(row["frame"], row["stack"], row["source"])
     return stacks
+
+
+def _map_pids_to_ranks(measured: Measurements, run: str | None) -> dict[int, int]:
+    """Map the processes of the run's traces to their ranks; a process id of several ranks is left out."""
+    ranks: dict[int, set[int]] = {}
+    for row in select_run(measured.frame("captures"), run).rows("pid", "rank"):
+        if row["pid"] is not None and row["rank"] is not None:
+            ranks.setdefault(row["pid"], set()).add(row["rank"])
+    return {pid: next(iter(of_pid)) for pid, of_pid in ranks.items() if len(of_pid) == 1}
+
+
+def count_unranked_stacks(measured: Measurements, run: str | None) -> int:
+    """Count the files of stacks whose rank is unknown: neither in the name, nor that of a traced process."""
+    rank_of = _map_pids_to_ranks(measured, run)
+    rows = select_run(measured.frame("hang_stacks"), run).rows("rank", "pid", "source")
+    return len({row["source"] for row in rows if row["rank"] is None and row["pid"] not in rank_of})
 
 
 def list_timeouts(measured: Measurements, run: str | None) -> list[Timeout]:

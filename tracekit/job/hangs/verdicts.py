@@ -211,9 +211,13 @@ def _judge_without_culprit(groups: Mapping[int, GroupCounts], base: Hang, *, has
     if base.undumped:
         return replace(base, culprits=base.undumped)
     records = _list_records(groups, base.waiting, base.seq)
-    if not has_older and any(record.timed_out for record in records):
-        return replace(base, kind="timed out", confidence="likely")
-    return None
+    if has_older or not any(record.timed_out for record in records):
+        return None
+    states = {rank: groups[rank].records[base.seq].state for rank in base.waiting if base.seq in groups[rank].records}
+    blocked = tuple(rank for rank, state in states.items() if state == "scheduled")
+    return replace(
+        base, kind="timed out", confidence="likely", culprits=blocked if "started" in states.values() else ()
+    )
 
 
 def list_waiting_rows(dumps: Mapping[int, RankDump], hang: Hang) -> Iterator[tuple[int, GroupCounts, Record | None]]:
