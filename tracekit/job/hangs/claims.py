@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from tracekit.job.hangs.dumps import UNTRACKED, RankDump, get_group_title
+from tracekit.job.hangs.dumps import UNTRACKED, RankDump, Record, get_group_title
 from tracekit.job.hangs.evidence import RankStack, TracedCollective
 from tracekit.job.hangs.hangs import Hang
 from tracekit.job.hangs.verdicts import HangSearch
@@ -113,13 +113,14 @@ def _locate_culprit(hang: Hang, dumps: Mapping[int, RankDump], stacks: Mapping[i
     stack = stacks.get(rank)
     if stack is not None and stack.frame:
         return f"{subject} is in {stack.frame}"
-    last = hang.other
-    if hang.kind == "missing" and last is not None:
-        where = f" in {last.frame}" if last.frame else ""
-        return f"{subject} last completed {last.title}{where}"
-    if hang.kind == "missing" and rank in dumps:
-        return f"{subject} completed none of the group's collectives that the recorder kept"
-    return ""
+    return f"{subject} {_describe_last_call(hang.other)}" if hang.kind == "missing" and rank in dumps else ""
+
+
+def _describe_last_call(last: Record | None) -> str:
+    """Describe the last collective that a missing rank completed in the group."""
+    if last is None:
+        return "completed none of the group's collectives that the recorder kept"
+    return f"last completed {last.title}" + (f" in {last.frame}" if last.frame else "")
 
 
 def make_hang_advice(hang: Hang | None, *, was_off: bool, has_stack: bool = False) -> str:
