@@ -17,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: page pictures docs test-logs demo check check-all check-lowest lint prose types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
+.PHONY: page firefox pictures docs test-logs demo check check-all check-lowest lint prose types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -57,9 +57,13 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
-# The program of the HTML page: packages into build/, page.js and page.css from their sources, tests in node and Chromium.
+# The program of the HTML page: packages into build/, page.js and page.css from their sources, tests in node, Chromium and Firefox.
 page:
-	cd tracekit/render/explorer/web && npm run --silent setup && npm run --silent build && npm test --silent && npm run --silent browser
+	firefox=$$(bash tests/firefox_program.sh $(if $(CI),--install)) && export TRACEKIT_FIREFOX=$$firefox && \
+	  cd tracekit/render/explorer/web && npm run --silent setup && npm run --silent build && npm test --silent && npm run --silent browser
+
+firefox:
+	bash tests/firefox_program.sh --install
 
 # The pictures of the page in docs/, of an example, taken in Chromium: after `make demo` and `make page`.
 pictures:

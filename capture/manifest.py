@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,7 @@ class Manifest:
         account: Mapping[str, Any] = {
             "schema": SCHEMA,
             "run_id": run_id(),
+            "ray_worker": ray_worker(),
             "role": label(self.worker) if self.worker else None,
             "rank": rank,
             "world_size": place.get("world_size"),
@@ -258,13 +259,21 @@ def versions() -> dict[str, str]:
 def run_id() -> str | None:
     """Identify this run by `$CAPTURE_RUN_ID`, else by Ray's session and job; None without either."""
     named = os.environ.get("CAPTURE_RUN_ID")
+    return named or _ask_ray(lambda context: f"{context.get_session_name()}/{context.get_job_id()}")
+
+
+def ray_worker() -> str | None:
+    """Identify this process in `ray timeline` by its worker id; None outside Ray."""
+    return _ask_ray(lambda context: str(context.get_worker_id()))
+
+
+def _ask_ray(ask: Callable[[Any], str]) -> str | None:
+    """Ask the runtime context of Ray; None outside Ray."""
     ray: Any = sys.modules.get("ray")
-    if named or ray is None:
-        return named or None
+    if ray is None:
+        return None
     try:
-        if not ray.is_initialized():  # asking for the context would start or join a cluster
-            return None
-        context = ray.get_runtime_context()
-        return f"{context.get_session_name()}/{context.get_job_id()}"
+        # Asking for the context would start or join a cluster.
+        return ask(ray.get_runtime_context()) if ray.is_initialized() else None
     except Exception:  # noqa: BLE001 - Ray is loaded but not started, or an older one
         return None

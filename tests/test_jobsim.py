@@ -140,7 +140,7 @@ def test_the_host_runs_ahead_of_the_device():
 
 
 def test_a_copy_from_pageable_memory_blocks_the_host_and_one_from_pinned_memory_does_not():
-    (rank,) = run(planted({"pageable_bytes": 6 * 2**20}, ranks=1, steps=1))
+    (rank,) = run(planted({"batch_bytes": 6 * 2**20, "pageable": True}, ranks=1, steps=1))
     calls = {call[5]: call for call in rank.calls}
     copies = [row for row in rank.device_rows if row.category == "gpu_memcpy"]
     pageable = [row for row in copies if "Pageable" in row.name]
@@ -150,6 +150,26 @@ def test_a_copy_from_pageable_memory_blocks_the_host_and_one_from_pinned_memory_
     assert sum(calls[row.correlation][4] < row.start for row in pinned) > len(pinned) // 2
     # 6 MiB at 6 GB/s and 1.4 µs, give or take the noise of kernels.
     assert pageable[0].end - pageable[0].start == pytest.approx(1_400 + 6 * 2**20 / 6, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", ["pageable_copies", "logits_to_host", "optimizer_offload", "weights_through_host"])
+def test_pageable_memory_is_repaired_by_pinned_memory(kind):
+    """The repaired run makes the same copies, at 25 GB/s, and waits in none of their calls."""
+    job = job_of(kind)
+    (broken, *_), (repaired, *_) = run(job), run(job.without(*job.faults))
+    sizes = {}
+    for rank in (broken, repaired):
+        ends = {call[5]: call[4] for call in rank.calls if call[1] == "cudaMemcpyAsync"}
+        copies = [row for row in rank.device_rows if row.category == "gpu_memcpy" and "DtoD" not in row.name]
+        large = [(row, int(row.args.split('"bytes": ')[1].split(",")[0])) for row in copies]
+        sizes[rank] = [size for row, size in large if size > 2**20]
+        waiting = [row for row, size in large if size > 2**20 and ends[row.correlation] > row.end]
+        assert len(waiting) == (len(sizes[rank]) if rank is broken else 0)
+        rate = 6 if rank is broken else 25
+        for row, size in large:
+            if size > 2**20:
+                assert row.end - row.start == pytest.approx(1_400 + size / rate, rel=0.1)
+    assert sizes[broken] == sizes[repaired] != []
 
 
 def test_what_a_pause_costs_is_its_length():

@@ -37,13 +37,14 @@ def test_stages_and_step_ranges_are_dropped_and_the_work_stays():
     assert "gen" in names(recorded_under("no_marks")[0])
 
 
-@pytest.mark.parametrize(("switch", "kept"), [("short_rank", [3, 4]), ("late_rank", [4, 5])])
-def test_one_rank_has_a_step_less(switch, kept):
+@pytest.mark.parametrize(("switch", "marked", "kept"), [("short_rank", [3, 4], [3, 4]), ("late_rank", [4, 5], [5])])
+def test_one_rank_has_a_step_less(switch, marked, kept):
+    """The first step of a rank does not count, also where the others began earlier."""
     steps = sorted(rank.kept_steps for rank in recorded_under(switch))
     assert steps == sorted([[3, 4, 5], kept])
-    (short,) = [rank for rank in recorded_under(switch) if len(rank.kept_steps) == 2]
+    (short,) = [rank for rank in recorded_under(switch) if len(rank.kept_steps) < 3]
     marks = sorted(name for name in names(short) if name.startswith("ProfilerStep"))
-    assert marks == [f"ProfilerStep#{step}" for step in kept]
+    assert marks == [f"ProfilerStep#{step}" for step in marked]
 
 
 def test_a_recording_from_the_middle_of_a_step_has_no_mark_of_it_and_no_work_from_before():
@@ -53,6 +54,15 @@ def test_a_recording_from_the_middle_of_a_step_has_no_mark_of_it_and_no_work_fro
     assert min(call[3] for call in half.calls) >= (start + end) // 2
     launched = {call[5] for call in half.calls}
     assert {row.correlation for row in half.device_rows} <= launched
+
+
+def test_a_fault_of_a_rank_that_was_not_recorded_is_no_cost():
+    """Pauses of 8 ms on rank 0 and 5 ms on rank 1, in different steps: only that of a recorded rank can be found."""
+    faults = [Fault("pause", {"pauses": (ns,)}, (rank,), (rank + 4,)) for rank, ns in ((0, 8 * MS), (1, 5 * MS))]
+    job = Job("two", ranks=2, steps=3, faults=tuple(faults), **QUIET)
+    ranks = run(job)
+    costs = [truth(job, ranks, None, kept)["all_faults_ns"] for kept in (ranks, ranks[:1], ranks[1:], [])]
+    assert costs == pytest.approx([6.5 * MS, 4 * MS, 2.5 * MS, 0], abs=0.02 * MS)
 
 
 def test_a_missing_rank_is_a_healthy_one():

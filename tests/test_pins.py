@@ -41,4 +41,4 @@ def test_a_release_installs_nothing_else():
     workflow = (pins.ROOT / ".github/workflows/release.yml").read_text()
     installed = re.findall(r"pip install (?!--find-links|--require-hashes|\.)(.*)", workflow)
     # What the wheels need at run time is what users get, the newest there is.
-    assert installed == ["backports.zstd click isal numpy pandas rich scipy && tracekit demo"]
+    assert installed == ["backports.zstd click isal numpy pandas pyyaml rich scipy && tracekit demo"]

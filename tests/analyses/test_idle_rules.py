@@ -158,6 +158,17 @@ def test_the_fix_reaches_calls_of_the_same_op_in_other_stages(tmp_path, item, id
     assert [json.loads(change)["stage"] for change in found.changes] == stages
 
 
+@pytest.mark.parametrize(("reads", "freed"), [(1, "^(?:aten::item)$"), (2, "^(?:aten::item|aten::nonzero)$")])
+def test_a_result_that_is_read_once_per_step_still_waits(tmp_path, reads, freed):
+    """One or two of the 20 calls are in another op."""
+    rows = synchronised()
+    for row in [row for row in rows if row["name"] == "aten::item"][:reads]:
+        row["name"] = "aten::nonzero"
+    (found,) = findings(tmp_path, rows, "host-sync-stalls")
+    assert evidence(found)["stall_count"] == 20
+    assert [json.loads(change)["by"] for change in found.changes] == [freed]
+
+
 def test_calls_by_op_are_shown_per_step(tmp_path):
     shown = section(write(tmp_path / "rank0.json", synchronised()), "syncs")
     (row,) = rows_of(shown, "sync_calls")

@@ -370,7 +370,7 @@ def test_the_longest_steps_have_columns_where_there_are_too_many(monkeypatch):
     many = rl_matrix._choose_matrix_columns(walls, walls.head(0))
     assert many == (["step 2", "step 3"], f"{caption} The 2 longest of 3 steps, the longest first.")
     logged = rl_matrix._choose_matrix_columns(walls.head(0), walls)
-    assert logged == (["step 1", "step 2"], f"{caption} The 2 longest of 3 steps, the longest first.")
+    assert logged == (["step 1", "step 2"], f"{caption} The first 2 of 3 steps.")
 
 
 @pytest.mark.parametrize(("columns", "shown"), [(1, ["rank 1"]), (2, ["rank 0", "rank 1"])])

@@ -11,7 +11,7 @@ from tracekit.pipeline.run import Options, analyze_uncached
 MS = 1_000_000
 CLOCK = ("clock", {"clock": 1.15}, "the same kernels take 1.1")
 PAIRS = {
-    "pageable": ("pageable", {"pageable_bytes": 14 * 2**20}, "Pageable"),
+    "pageable": ("pageable", {"batch_bytes": 14 * 2**20, "pageable": True}, "Pageable"),
     "fp32": ("fp32", {"fp32": True}, "sgemm"),
     "late_start": ("late_start", {"late_ns": 10 * MS}, "no host activity is recorded for 10"),
 }

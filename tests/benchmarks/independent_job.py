@@ -437,11 +437,16 @@ class Worker:
         reductions, late = [], "late_reduction" in faults
         for layer in reversed(range(world.layers)):
             self.rank.reseed(stage, "backward", layer)
-            if "recompute" in faults:
+            around = ("autograd::engine::evaluate_function: CheckpointFunctionBackward", "CheckpointFunctionBackward")
+            around = around if "recompute" in faults else ()
+            for name in around:
+                thread.enter(name)
+            if around:
                 yield from self.forward_kernels(thread)
             thread.enter("autograd::engine::evaluate_function: MmBackward0")
             yield from self.backward_kernels(thread)
-            thread.leave()
+            for _ in (*around, "MmBackward0"):
+                thread.leave()
             if not late:
                 reductions += yield from self.reduce_layer(stage, layer, last)
         if late:

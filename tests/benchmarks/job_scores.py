@@ -67,9 +67,7 @@ def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:
     naming = causes + [each for each in loud if right(each, expected.rules + expected.also)]
     ratio = None
     if naming and expected.estimated and cost > 0:
-        rule = naming[0]["rule"]
-        savings = [each["ns"] for each in loud if each["rule"] == rule and each["ns"] is not None]
-        ratio = sum(savings) / cost if savings else None
+        ratio = estimate(naming[0]["rule"], loud, cost)
     return {
         "kind": kind,
         "cost": cost,
@@ -80,6 +78,19 @@ def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:
         "first": bool(loud) and right(loud[0], expected.rules),
         "ratio": ratio,
     }
+
+
+def estimate(rule: str, loud: list[Facts], cost: int) -> float | None:
+    """Return the saving that the findings of a rule claim, over the cost.
+
+    Findings on several roles add up as the report adds them: each with what it saves after those before it. One that is
+    behind another still claims what it saves alone.
+    """
+    savings = [each for each in loud if each["rule"] == rule and each["ns"] is not None]
+    if not savings:
+        return None
+    together = sum(each["after"] or 0 for each in savings)
+    return max(together, *(each["ns"] for each in savings)) / cost
 
 
 def _renamed(fault: Facts) -> Facts:

@@ -22,11 +22,11 @@ from benchmarks.readings.gpu import GpuReading, read_gpu
 from benchmarks.readings.gpu_profiles import GPU_READINGS
 from benchmarks.readings.host import HostReading, read_host, read_nothing
 from benchmarks.readings.memory import MemoryReading, read_memory
-from benchmarks.readings.other_profiles import HOST_READINGS, MEMORY_READINGS, REFUSED
+from benchmarks.readings.other_profiles import HOST_READINGS, LOG_READINGS, MEMORY_READINGS, REFUSED
 from benchmarks.readings.reading import Reading
 from benchmarks.readings.said import Said, analyze
 
-READINGS: tuple[Reading, ...] = (*GPU_READINGS, *HOST_READINGS, *MEMORY_READINGS, *REFUSED)
+READINGS: tuple[Reading, ...] = (*GPU_READINGS, *HOST_READINGS, *MEMORY_READINGS, *LOG_READINGS, *REFUSED)
 
 
 def compare(reading: Reading, path: Path, said: Said) -> tuple[str, list[str]]:

@@ -167,12 +167,12 @@ def test_a_worker_killed_while_it_is_profiled_is_named(tmp_path):
     assert "never finished profiling" in note.message
 
 
-@pytest.mark.parametrize("context", [None, ("session_2026-01-01_1", "02000000")])
-def test_the_run_is_told_by_ray_where_nobody_named_it(tmp_path, monkeypatch, context):
+@pytest.mark.parametrize("context", [None, ("session_2026-01-01_1", "02000000", "0cbb")])
+def test_the_run_and_the_worker_are_told_by_ray_where_nobody_named_the_run(tmp_path, monkeypatch, context):
     def runtime_context():
         if context is None:
             raise RuntimeError("ray.init has not been called")
-        names = ("get_session_name", "get_job_id")
+        names = ("get_session_name", "get_job_id", "get_worker_id")
         return types.SimpleNamespace(
             **{name: lambda value=value: value for name, value in zip(names, context, strict=True)}
         )
@@ -180,5 +180,6 @@ def test_the_run_is_told_by_ray_where_nobody_named_it(tmp_path, monkeypatch, con
     ray = types.SimpleNamespace(get_runtime_context=runtime_context, is_initialized=lambda: context is not None)
     monkeypatch.setitem(sys.modules, "ray", ray)
     Worker(tmp_path).step(1)
-    expected = None if context is None else "/".join(context)
-    assert read(tmp_path)[1]["run_id"] == expected
+    expected = (None, None) if context is None else ("/".join(context[:2]), context[2])
+    told = read(tmp_path)[1]
+    assert (told["run_id"], told["ray_worker"]) == expected

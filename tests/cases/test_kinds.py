@@ -8,9 +8,8 @@ from command_line import invoke
 
 from tracekit.health.checks import diagnose
 from tracekit.health.symptoms import Capture
-from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.sources import Note, Source
-from tracekit.model.recording.kinds import KINDS, NORMAL, Classification, RecordingCount
+from tracekit.model.recording.kinds import NORMAL, Classification, RecordingCount
 from tracekit.pipeline.doctor import examine_captures
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
@@ -129,27 +128,6 @@ def test_analyze_and_doctor_name_the_same_kind(tmp_path, name):
         assert words(sentence.rstrip(".")) in words(doctor)
         assert words(only.command) in words(doctor)
         assert words(sentence) in words(invoke("analyze", tmp_path, "--no-cache").stdout)
-
-
-@pytest.mark.parametrize("name", made.KNOWN)
-def test_a_known_file_is_recognized_alone_and_beside_a_trace(tmp_path, name):
-    kind, file, data, sentence, command = made.KNOWN[name]
-    made.put(tmp_path / file, data)
-    with pytest.raises(TracekitError) as raised:
-        analyze_uncached(tmp_path, Options())
-    assert sentence.rstrip(".") in raised.value.problem
-    assert command in raised.value.hint
-    (alone,) = examine_captures([tmp_path], Options()).recordings
-    assert (alone.kind, alone.sentence) == (kind, sentence)
-    assert alone.command.startswith(command)
-    codes = {diagnosis.code for diagnosis in examine_captures([tmp_path], Options()).diagnoses}
-    assert codes == {KINDS[kind].problem}
-
-    made.MADE["gpu"][1](tmp_path)
-    of_report, of_doctor = recordings(tmp_path)
-    assert of_report == of_doctor
-    assert [recording.kind for recording in of_report] == [kind, "gpu"]
-    assert not analyze_uncached(tmp_path, Options()).report.findings
 
 
 @pytest.mark.parametrize(

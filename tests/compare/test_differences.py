@@ -118,3 +118,10 @@ def test_the_types_of_matrix_products_are_told_where_they_differ(tmp_path):
     assert (one.name, one.blocking) == ("number types", False)
     assert (one.base, one.opt) == ("float", "BFloat16, float")
     assert list_side_differences(before, before) == ()
+
+
+def test_ranks_are_in_the_order_of_their_numbers_also_in_reports_of_older_versions(tmp_path):
+    measured = read_side("side", [write_run(tmp_path / "run", [100, 100], ranks=11)], Options(jobs=1))
+    assert measured.fingerprint["ranks"] == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
+    assert made(ranks="0, 1, 10, 2").fingerprint["ranks"] == "0, 1, 2, 10"
+    assert names(made(ranks="0, 1, 10, 2"), made(ranks="0, 1, 2, 10")) == []

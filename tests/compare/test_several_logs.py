@@ -94,7 +94,8 @@ def test_seeds_in_one_directory_are_runs(tmp_path):
     for seed in range(3):
         write_log(tmp_path / "runs" / f"seed{seed}.jsonl", seed)
     report = analyze_uncached(tmp_path / "runs", ONE).report
-    assert "(run seed0)" in report.identity[1]
+    assert "each 40 steps" in report.identity[1]
+    assert [heading.title for heading in report.overview.headings[1:]] == ["seed0", "seed1", "seed2"]
     assert any("shown as 3 runs (seed0, seed1, seed2)" in remark.message for remark in report.remarks)
     assert len(read_step_logs([tmp_path / "runs"], ONE)) == 3
 

@@ -10,6 +10,6 @@ export const require = createRequire(`${PACKAGES}package.json`);
 export async function load(...components) {
   const { build } = require("esbuild");
   const contents = components.map((name) => `export * from "./${name}.ts";`).join("\n");
-  const { outputFiles } = await build({ stdin: { contents, resolveDir: WEB, loader: "ts" }, bundle: true, format: "esm", write: false, define: { COMPARISON: "true" } });
+  const { outputFiles } = await build({ stdin: { contents, resolveDir: WEB, loader: "ts" }, bundle: true, format: "esm", write: false, define: { COMPARISON: "true", LOGS: "false", MEMORY: "true" } });
   return import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString("base64")}`);
 }

@@ -199,7 +199,6 @@ function describeChange(hostile, perStep) {
       { title: `gen${hostile}`, stage: `gen${hostile}`, base: 14_500 * US, opt: 9_500 * US, difference: -FASTER, ratio: 1.53, low: 1.4, high: 1.6, word: "improvement" },
     ],
     sheets: [{ section: "Other metrics", title: `Counts${hostile}`, columns: [["metric", 0], ["before", 1]], rows: [[`launches${hostile}`, "300"]], note: "A note." }],
-    outcomes: [["step_time>3%", "step_time", "pass"], [`exposed_comm>1%${hostile}`, "exposed_comm", "fail"]],
   };
 }
 
@@ -220,7 +219,7 @@ function fillTemplate(head, blocks) {
   const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
   const hash = (text) => createHash("sha256").update(text).digest("base64");
   const read = (file) => readFileSync(new URL(file, FOLDER), "utf8");
-  const [style, code] = [read("page.css"), read(head.comparison ? "comparison.js" : "page.js")];
+  const [style, code] = [read("page.css"), read(head.comparison ? "comparison.js" : head.memories.length ? "memory.js" : "page.js")];
   const values = {
     title: escape(head.title),
     identity: escape(head.identity.join(" · ")),
@@ -233,6 +232,7 @@ function fillTemplate(head, blocks) {
     kernels: "<tr><td>kernel</td><td>compute</td><td class=n>1</td><td class=n>1 ms</td><td class=n>1 %</td></tr>",
     skipped_title: "1 question could not be answered from this recording",
     skipped: "<li>a simulated reason</li>",
+    gate: head.comparison ? '<div id="gate"><span class="badge failed">fail: exposed_comm&gt;1%</span><span class="badge">pass: step_time&gt;3%</span></div>' : "",
     basis: "<p>4 runs a side</p>",
     notes: head.comparison ? "<details id=skipped><summary>Further caveats</summary><ul><li>a simulated caveat</li></ul></details>" : "<details id=notes><summary>1 note</summary><ul><li>a simulated caveat</li></ul></details>",
     parts: "<tr><td>gen</td><td>gemm</td><td>8 ms</td><td>4 ms</td><td>−4 ms</td></tr>",

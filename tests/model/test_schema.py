@@ -215,6 +215,7 @@ def test_what_goes_in_comes_out_also_after_joining(one, other):
 UNTIMED = {
     "allocations", "annotations", "out_of_memory", "memory_categories",
     "log_values", "logged", "engine_log", "engine_samples", "engine_requests", "request_times",
+    "ray_calls",
 }  # fmt: skip
 """Tables whose rows may lack a time."""
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from training_logs import event_file, verl_line
+from training_logs import event_file, history, offline_run, verl_line
 
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
@@ -50,6 +50,53 @@ def test_a_console_and_the_event_file_of_one_run_count_once(tmp_path):
     events = event_file(dict.fromkeys(range(1, 13), VALUES))
     (tmp_path / "events.out.tfevents.1800000000.host").write_bytes(events)
     assert count_steps(tmp_path) == {12}
+
+
+def write_starts(folder, starts):
+    """An offline run of W&B for each start: {directory: steps}."""
+    for start, (name, steps) in enumerate(starts.items()):
+        run = folder / "wandb" / name
+        run.mkdir(parents=True)
+        rows = [history(VALUES | {"timing_s/gen": 30.0 + start, "_step": step}, step) for step in steps]
+        (run / f"run-{name.rpartition('-')[2]}.wandb").write_bytes(offline_run(rows))
+
+
+def describe(folder):
+    return analyze_uncached(folder, Options(jobs=1)).report
+
+
+def test_the_starts_of_a_resumed_run_of_wandb_are_one_run(tmp_path):
+    write_starts(
+        tmp_path,
+        {
+            "offline-run-20260901_100000-x7": range(1, 21),
+            "offline-run-20260901_120000-x7": range(17, 31),
+            "run-20260901_110000-x7": range(15, 19),
+        },
+    )
+    report = describe(tmp_path)
+    # 1 to 20, 15 to 18 and 17 to 30: 38 rows of 30 steps.
+    assert any(
+        "38 steps of verl" in fact and "restarted 2 times (8 steps run again)" in fact for fact in report.identity
+    )
+    (note,) = [remark for remark in report.remarks if "starts of one run" in remark.message]
+    assert "3 logs" in note.message
+    assert count_steps(tmp_path) == {38, 30}
+
+
+def test_a_run_of_wandb_that_began_again_from_its_first_step_is_one_run(tmp_path):
+    write_starts(tmp_path, {f"offline-run-20260901_1{n}0000-x7": range(1, 13 + n) for n in range(2)})
+    report = describe(tmp_path)
+    assert any("restarted 1 time (12 steps run again)" in fact for fact in report.identity)
+
+
+def test_runs_of_wandb_with_other_ids_stay_apart(tmp_path):
+    write_starts(
+        tmp_path, {"offline-run-20260901_100000-x7": range(1, 21), "offline-run-20260901_120000-y8": range(21, 31)}
+    )
+    report = describe(tmp_path)
+    assert "2 runs" in report.identity
+    assert not any("restarted" in fact for fact in report.identity)
 
 
 def test_a_validation_before_training_is_not_a_step(tmp_path):

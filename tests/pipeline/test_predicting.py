@@ -86,13 +86,14 @@ def test_the_reason_comes_before_the_rank_that_is_late_by_it(tmp_path):
     assert (found["straggler"].saving.behind, found["straggler"].saving.after_ns) == (1, 2_000)
 
 
-def test_findings_without_a_change_stand_where_their_cost_puts_them(tmp_path):
+def test_findings_without_a_change_rank_by_their_cost_after_savings_of_that_severity(tmp_path):
+    """The saving is 15 % of the step, high like the cost of 22 %; 9 % is medium."""
     found, _ = predict(
-        [graph_of(tmp_path)], finding("predicted", "one"), finding("dear", cost=90_000), finding("cheap", cost=50_000),
+        [graph_of(tmp_path)], finding("predicted", "one"), finding("dear", cost=90_000), finding("cheap", cost=36_000),
         finding("other", cost=399_000, is_catch_all=True), Finding("timeless", "high", "", ""),
     )  # fmt: skip
     assert [rule for rule, _ in sorted(found.items(), key=lambda item: item[1].rank)] == [
-        "dear", "predicted", "cheap", "other", "timeless",
+        "predicted", "dear", "cheap", "other", "timeless",
     ]  # fmt: skip
 
 
@@ -138,6 +139,39 @@ def test_nothing_is_predicted_of_files_that_lack_rows(tmp_path, severity, code, 
     assert (found["large"].saving is None, predicted.replays[0].refusal) == (bool(refusal), refusal)
 
 
+@pytest.mark.parametrize(
+    ("incomplete", "processes", "refusal", "caveat"),
+    [
+        ((), 4, "", ""),
+        ((1,), 3, "", "rank1.json is incomplete: fixes are predicted as if it was not recorded"),
+        ((0, 2), 4, "rank0.json is incomplete, and with it the dependencies that it recorded", ""),
+    ],
+)
+def test_a_run_is_predicted_from_its_whole_files_if_they_are_most(tmp_path, incomplete, processes, refusal, caveat):
+    for rank in range(4):
+        write(tmp_path / f"rank{rank}.json", ROWS, rank=rank, world_size=4)
+    options = Options(cache=False, jobs=1, graphs=True)
+    measured = measure(discover_sources(tmp_path, options), options)
+    notes = [
+        Note("data_loss", "truncated", "as a reader says it", measured.sources[number].name) for number in incomplete
+    ]
+    (graph,) = join_runs(replace(measured, notes=(*measured.notes, *notes)))
+    assert (len(graph.job.processes), graph.refusal, graph.caveat) == (processes, refusal, caveat)
+    found, predicted = predict([graph], finding("large", "two"))
+    assert (found["large"].saving is None) == bool(refusal)
+    assert [text for text in predicted.replays[0].cautions if "incomplete" in text] == [caveat] * bool(caveat)
+
+
+def test_the_number_of_incomplete_files_is_reported(tmp_path):
+    for rank in range(5):
+        write(tmp_path / f"rank{rank}.json", ROWS, rank=rank, world_size=5)
+    options = Options(cache=False, jobs=1, graphs=True)
+    measured = measure(discover_sources(tmp_path, options), options)
+    notes = [Note("data_loss", "truncated", "as a reader says it", measured.sources[number].name) for number in (0, 3)]
+    (graph,) = join_runs(replace(measured, notes=(*measured.notes, *notes)))
+    assert graph.caveat == "2 of 5 files are incomplete: fixes are predicted as if they were not recorded"
+
+
 def test_nothing_is_predicted_where_too_much_is_unexplained(tmp_path, monkeypatch):
     monkeypatch.setattr(what_if, "MOST_RESIDUAL", -1.0)
     found, predicted = predict([graph_of(tmp_path)], finding("large", "two"))
@@ -165,11 +199,38 @@ def test_each_run_has_its_own_plan(tmp_path):
     )
     assert [(r.run, r.step_ns) for r in predicted.replays] == [("a", 340_000), ("b", 300_000)]
     assert (found["in_a"].saving.number, found["in_b"].saving.number, found["nowhere"].saving) == (1, 1, None)
-    assert (found["in_b"].rank, found["in_a"].rank) == (1, 3)
-    assert found["nowhere"].rank == 2
+    assert (found["in_b"].rank, found["in_a"].rank) == (1, 2)
+    assert found["nowhere"].rank == 3
 
 
 def test_without_a_graph_the_cost_ranks(tmp_path):
     found, predicted = predict([], finding("cheap", "one", cost=1_000), finding("dear", "two"))
     assert (predicted.replays, found["dear"].rank, found["cheap"].rank) == ((), 1, 2)
     assert found["dear"].saving is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "order"),
+    [
+        # The fix saves 20 of 400 µs: 5 %, medium. An unknown saving of at most 8 % is of that severity, too, ...
+        (32_000, ["predicted", "unknown"]),
+        # ... one of at most 11 % is high.
+        (44_000, ["unknown", "predicted"]),
+    ],
+)
+def test_of_one_severity_a_predicted_saving_is_before_the_cost_of_an_unknown_one(tmp_path, cost, order):
+    found, _ = predict([graph_of(tmp_path)], finding("unknown", cost=cost), finding("predicted", "three"))
+    assert found["unknown"].saving is None
+    assert sorted(found, key=lambda rule: found[rule].rank) == order
+
+
+def test_a_small_finding_that_is_not_predicted_is_after_a_small_saving(tmp_path):
+    """0.6 % saved of 1 % of cost are before a cost of 0.9 %, which is not worth a prediction."""
+    change = write_change("scale", on="host", row="three", factor=0.88)
+    found, _ = predict(
+        [graph_of(tmp_path)],
+        finding("unknown", "one", cost=3_600, severity="info"),
+        replace(finding("predicted", cost=4_000, severity="low"), changes=(change,)),
+    )
+    assert found["predicted"].saving.alone_ns == 2_400
+    assert (found["predicted"].rank, found["unknown"].rank, found["unknown"].saving) == (1, 2, None)

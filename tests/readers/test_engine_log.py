@@ -170,8 +170,63 @@ def test_dcgm_has_no_times_and_an_entity_seen_again_is_the_next_sample(tmp_path)
     assert rows["value"].tolist() == [0.93, 0.41, 0.5, 0.1, 0.2, 0.9, 0.3, 0.4]
 
 
+DMON = (
+    "# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk     fb   bar1   ccpm \n"
+    "# Idx      W      C      C      %      %      %      %      %      %    MHz    MHz     MB     MB     MB \n"
+    "    0    294     81      -     98     57      0      0      0      0  13365   1897  90538      4      0 \n"
+    "    1    292     68      -     99     55      0      0      0      0  13365   2017  90536      4      0 \n"
+)
+
+
+def test_dmon_of_nvidia_smi_repeats_its_header_and_begins_a_sample_where_a_gpu_comes_again(tmp_path):
+    rows = load(put(tmp_path, DMON + DMON.replace("  98 ", "  42 "), "dmon.txt"))["engine_log"]
+    assert set(rows["system"]) == {"nvidia-smi"}
+    assert sorted(set(rows["line"])) == [3, 7]
+    first = rows[(rows["line"] == 3) & (rows["engine"] == "GPU 0")]
+    assert dict(zip(first["key"], first["value"], strict=True)) == {
+        "power_w": 294, "temperature_c": 81, "gpu_busy_ratio": pytest.approx(0.98), "sm_clock_mhz": 1897,
+        "memory_busy_ratio": pytest.approx(0.57), "memory_used_bytes": 90_538 * 2**20,
+    }  # fmt: skip
+    busy = rows[(rows["line"] == 7) & (rows["key"] == "gpu_busy_ratio")]
+    assert busy["value"].tolist() == pytest.approx([0.42, 0.99])
+    assert rows["ts_ns"].isna().all()
+
+
+def test_dmon_gives_times_with_a_date_only(tmp_path):
+    text = (
+        "#Date       Time        gpu     sm\n#YYYYMMDD   HH:MM:SS    Idx      %\n 20260901   10:00:05      1     50\n"
+    )
+    rows = load(put(tmp_path, text, "dated.txt"))["engine_log"]
+    assert (rows["engine"].tolist(), rows["value"].tolist()) == (["GPU 1"], [0.5])
+    assert rows["ts_ns"].tolist() == [1_788_256_805 * SECOND]  # date -u -d '2026-09-01 10:00:05' +%s
+    text = "#Time        gpu     sm\n#HH:MM:SS    Idx      %\n 10:00:05      1     50\n"
+    assert load(put(tmp_path, text, "timed.txt"))["engine_log"]["ts_ns"].isna().all()
+
+
+def test_dcgm_gives_the_levels_of_the_device_too(tmp_path):
+    text = "#Entity   GPUTL  FBUSD  SMACT  POWER  TMPTR\nID\nGPU 0   93  500  0.41  512.5  N/A\n"
+    assert values(tmp_path, *text.splitlines()) == {
+        ("GPU 0", "gpu_busy_ratio"): pytest.approx(0.93), ("GPU 0", "memory_used_bytes"): 500 * 2**20,
+        ("GPU 0", "sm_active_ratio"): 0.41, ("GPU 0", "power_w"): 512.5,
+    }  # fmt: skip
+
+
+def test_samples_without_an_index_are_of_no_certain_gpu(tmp_path):
+    lines = "timestamp, utilization.gpu [%]", "2026/09/01 10:00:00.123, 93 %"
+    assert values(tmp_path, *lines) == {("GPU (no index)", "gpu_busy_ratio"): pytest.approx(0.93)}
+    lines = "timestamp, pci.bus_id, utilization.gpu [%]", "2026/09/01 10:00:00.123, 00000000:1B:00.0, 93 %"
+    assert values(tmp_path, *lines) == {("GPU 00000000:1B:00.0", "gpu_busy_ratio"): pytest.approx(0.93)}
+
+
+def test_samples_without_a_header_are_refused_with_a_remedy(tmp_path):
+    path = put(tmp_path, "2026/09/01 10:00:00.123, 0, 93 %, 70000 MiB\n", "smi.csv")
+    with pytest.raises(TraceFormatError, match="without their header: record them without noheader"):
+        load(path)
+
+
 @pytest.mark.parametrize("text", [
-    b"", b"\0", b"{}", b"[]", b"hello\n", b"INFO 09-01 10:00:00 something else\n", b"timestamp,value\n1,2\n",
+    b"# gpu         pid   type     sm    mem\n# Idx           #    C/G      %      %\n    0    2094147     C     92     52\n",
+    b"# HELP gpu sm\n", b"# gpu\n", b"", b"\0", b"{}", b"[]", b"hello\n", b"INFO 09-01 10:00:00 something else\n", b"timestamp,value\n1,2\n",
     b'{"traceEvents": [{"name": "Avg prompt throughput: 1.0 tokens/s"}]}', b'[{"name": "Decode batch"}]',
     b"# TYPE python_gc_objects counter\npython_gc_objects 1\n", b"step:3 - timing_s/gen:1.2 - a:1\n",
 ])  # fmt: skip
@@ -212,7 +267,8 @@ def read(path):
 
 
 LINES = [V1, V0, RAY, DECODE, PREFILL, RETRACT, *SCRAPE.format(running=1, preempted=2, tokens=3).splitlines(),
-         "timestamp, index, utilization.gpu [%]", "2026/09/01 10:00:00.123, 0, 93 %", "#Entity SMACT", "GPU 0 0.5"]  # fmt: skip
+         "timestamp, index, utilization.gpu [%]", "2026/09/01 10:00:00.123, 0, 93 %", "#Entity SMACT", "GPU 0 0.5",
+         *DMON.splitlines(), "#Date Time gpu sm", "20260901 10:00:05 0 50"]  # fmt: skip
 
 
 @settings(deadline=None, max_examples=150)

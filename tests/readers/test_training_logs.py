@@ -384,6 +384,57 @@ def test_mlflow_gives_the_latest_run(tmp_path):
     assert trace["log_values"]["ts_ns"].min() == 1_800_000_001_000_000_000
 
 
+def start(first, last, time, value=1.0):
+    """The rows of one start of a run: a value for each step, a second apart."""
+    return [("timing_s/gen", value, time + 1000 * step, step) for step in range(first, last + 1)]
+
+
+def parts_of(path):
+    """{part: steps} of a store."""
+    rows = read(path, "mlflow")["log_values"]
+    return {part: of_part["step"].tolist() for part, of_part in rows.groupby("part")}
+
+
+FIRST, SECOND, THIRD = (1_700_000_000_000 + n * 10_000_000 for n in range(3))
+
+
+def test_the_starts_of_one_run_of_mlflow_are_its_parts(tmp_path):
+    path = tmp_path / "mlruns.db"
+    runs = {"a": start(1, 20, FIRST), "b": start(17, 30, SECOND), "c": start(31, 40, THIRD), "x": start(1, 9, FIRST)}
+    names = {"a": ("grpo", 1), "b": ("grpo", 1), "c": ("grpo", 1), "x": ("other", 1)}
+    mlflow_store(path, runs, names)
+    assert parts_of(path) == {0: [*range(1, 21)], 1: [*range(17, 31)], 2: [*range(31, 41)]}
+    trace = read(path, "mlflow")
+    assert notes(trace) == {"log-joined": 3, "log-other-runs": 1, "log-restarted": 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "second", "expected"),
+    [
+        ({"a": ("grpo", 1), "b": ("grpo", 1)}, start(11, 30, SECOND), 2),
+        ({"a": ("grpo", 1), "b": ("grpo", 2)}, start(11, 30, SECOND), 1),  # another experiment
+        ({"a": ("grpo", 1), "b": ("ppo", 1)}, start(11, 30, SECOND), 1),  # another name
+        ({"a": ("", 1), "b": ("", 1)}, start(11, 30, SECOND), 1),  # no names
+        ({"a": ("grpo", 1), "b": ("grpo", 1)}, start(1, 30, SECOND), 1),  # from the beginning: a run of its own
+        ({"a": ("grpo", 1), "b": ("grpo", 1)}, start(9, 30, SECOND), 1),  # repeats 12 of 20 steps
+        ({"a": ("grpo", 1), "b": ("grpo", 1)}, start(11, 30, FIRST + 5_000), 1),  # at the same time
+        ({}, start(11, 30, SECOND), 1),  # a store of metrics alone
+    ],
+)  # fmt: skip
+def test_a_run_of_mlflow_continues_one_of_its_name_with_later_steps(tmp_path, names, second, expected):
+    path = tmp_path / "mlruns.db"
+    mlflow_store(path, {"a": start(1, 20, FIRST), "b": second}, names)
+    assert len(parts_of(path)) == expected
+
+
+def test_a_child_of_mlflow_continues_its_parent_and_its_sibling(tmp_path):
+    path = tmp_path / "mlruns.db"
+    runs = {"a": start(1, 10, FIRST), "b": start(11, 20, SECOND), "c": start(21, 30, THIRD)}
+    names = {run: (run, 1) for run in runs}
+    mlflow_store(path, runs, names, {"b": "a", "c": "a"})
+    assert parts_of(path) == {0: [*range(1, 11)], 1: [*range(11, 21)], 2: [*range(21, 31)]}
+
+
 def test_an_mlflow_store_with_values_of_other_types(tmp_path):
     path = tmp_path / "mlruns.db"
     mlflow_store(path, {"a": [("timing_s/gen", "x", 1_800_000_000_000, 1), ("timing_s/gen", 2.5, "y", 1),

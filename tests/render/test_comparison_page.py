@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from sample_report import HOSTILE
 
 import tracekit
 from tracekit.compare.reports.comparison_report import build_comparison_report
+from tracekit.model.report import Gate
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.options import Options
 from tracekit.render import render
+from tracekit.render.escape import make_printable
 from tracekit.render.explorer.template import read_page_assets
 
 SIDES = [Path(__file__).parents[2] / "examples" / "compare_cpu" / name for name in ("base", "opt")]
@@ -91,12 +94,35 @@ def test_the_gate_and_all_tables_but_that_of_the_parts_are_on_the_page(compared)
     assert "<li>warning 7</li>" in text
 
 
+def test_the_gate_is_beside_the_headline_and_what_did_not_pass_comes_first():
+    gates = [
+        Gate(f"{metric}: at most +3 %", metric, outcome, "error", "claim", 0.03, "ratio", unit)
+        for metric, outcome, unit in (
+            ("step_time", "pass", "ns"),
+            (HOSTILE[0], "fail", "bytes"),
+            ("gen", "accepted", ""),
+        )
+    ]
+    text = render(build_comparison_report(comparison(gates=tuple(gates))), "html")
+    beside = re.search(r'<div class="verdict">\n<h1>(.*)</h1>\n<div id="gate">(.*)</div>\n</div>', text)
+    assert beside[1].endswith("gate: fail (1 accepted)")
+    badges = [
+        (style, unescape(words)) for style, words in re.findall(r'<span class="([a-z ]+)">(.*?)</span>', beside[2])
+    ]
+    assert badges == [
+        ("badge failed", make_printable(f"fail: {HOSTILE[0]}: at most +3 %", 300)),
+        ("badge", "pass: step_time: at most +3 %"),
+        ("badge", "accepted: gen: at most +3 %"),
+    ]
+    assert 'id="gate"' not in render(build_comparison_report(comparison()), "html")
+
+
 def test_hostile_names_stay_text():
     stages = (change(name, 9, 8 - at % 4, low=0.9, high=3.0) for at, name in enumerate(HOSTILE))
     text = render(build_comparison_report(comparison(*stages, warnings=HOSTILE[:3], needed=HOSTILE[0])), "html")
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL)
     elements = set(re.findall(r"<(\w+)", body))
-    of_template = re.findall(r"<(\w+)", read_page_assets("comparison.html").template)
+    of_template = re.findall(r"<(\w+)", read_page_assets("comparison").template)
     assert elements <= {*of_template, "details", "summary", "ul", "li", "td"}
     assert text.count("<script") == 2 + len(Page(text).raw)
 

@@ -547,6 +547,16 @@ def test_stages_and_steps_are_places_of_their_own(tmp_path):
     assert (after.end("k"), after.end("k", nth=1)) == (37, 257)
 
 
+def test_stages_that_count_their_requests_are_one_place(tmp_path):
+    """Rank 0 decodes for 64 requests, the others for 59 and 61: the 80 µs of its `k` become their median of 50."""
+    ranks = [
+        [step(1, 0, 400), annotation(f"execute_context_0(0)_generation_{count}({count})", 0, 100), *issue("k", 0, 7, dur, 1)]
+        for count, dur in ((64, 80), (59, 40), (61, 60))
+    ]  # fmt: skip
+    after = replay_rows(tmp_path, *ranks).after({"do": "equalise", "rank": 0})
+    assert after.end("k") == 57
+
+
 STAGES = [
     step(1, 0, 400), annotation("gen", 0, 100), *issue("k", 10, 17, 20, 1), annotation("ref", 100, 100),
     *issue("k", 110, 117, 20, 2), *issue("k", 210, 217, 20, 3), aten("end", 300, 10),

@@ -13,9 +13,6 @@ DUMP = {
     "pg_status": {"0": {"last_enqueued_collective": 3, "last_completed_collective": 2}},
     "entries": [{"record_id": 0, "collective_seq_id": 1, "profiling_name": "nccl:all_reduce"}],
 }
-TASKS = [
-    {"cat": "task:execute", "name": "task:execute", "ph": "X", "ts": 1, "dur": 5, "pid": "h", "tid": "w"}
-]  # fmt: skip
 LOG = "".join(json.dumps({"step": n, "data": {"timing_s/gen": 1.0}}) + "\n" for n in (1, 2, 3))
 
 
@@ -221,14 +218,3 @@ MADE = {
     ),
 }  # fmt: skip
 """What can be analyzed: by name (kind, function that writes it into a folder, sentence, begin of the command)."""
-
-KNOWN = {
-    "ray-timeline": (
-        "ray-timeline",
-        "timeline.json",
-        json.dumps(TASKS).encode(),
-        "1 Ray timeline: when tasks ran, not GPU work; not analyzed.",
-        "https://ui.perfetto.dev",
-    ),
-}
-"""What is known and not read: by name (kind, file name, bytes, sentence, begin of the command)."""

@@ -278,10 +278,6 @@ TORCH = {
         lambda f: put(f / "a.pickle", memory.pickled(NO_HISTORY)),
         lambda f: put(f / "a.pickle", memory.pickled(HISTORY)),
     ),
-    "ray-timeline": (
-        beside("timeline.json", b'[{"cat": "task:execute", "ph": "X"}]'),
-        beside("timeline.json", b"[1, 2]"),
-    ),
     "saved-by-tracekit": (
         lambda f: put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}'),
         lambda f: (healthy(f), put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}')),

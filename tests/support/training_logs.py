@@ -94,8 +94,8 @@ def offline_run(records):
 # MLflow
 
 
-def mlflow_store(path, runs):
-    """A store with `runs`: {run: [(key, value, time in ms, step)]}."""
+def mlflow_store(path, runs, names=(), parents=()):
+    """A store with `runs`: {run: [(key, value, time in ms, step)]}, and the names and parents of runs, if given."""
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE experiments (experiment_id INTEGER PRIMARY KEY, name TEXT)")
         connection.execute(
@@ -107,6 +107,16 @@ def mlflow_store(path, runs):
                 "INSERT INTO metrics (key, value, timestamp, run_uuid, step) VALUES (?, ?, ?, ?, ?)",
                 [(key, value, time, run, step) for key, value, time, step in rows],
             )
+        if names:
+            connection.execute(
+                "CREATE TABLE runs (run_uuid VARCHAR(32) NOT NULL, name VARCHAR(250), experiment_id INTEGER)"
+            )
+            connection.execute(
+                "CREATE TABLE tags (key VARCHAR(250) NOT NULL, value VARCHAR(8000), run_uuid VARCHAR(32))"
+            )
+            connection.executemany("INSERT INTO runs VALUES (?, ?, ?)", [(run, *name) for run, name in names.items()])
+            rows = [("mlflow.parentRunId", parent, run) for run, parent in dict(parents).items()]
+            connection.executemany("INSERT INTO tags VALUES (?, ?, ?)", rows)
     connection.close()
 
 

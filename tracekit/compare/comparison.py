@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from tracekit.compare.critical_path import CriticalPathChange
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.wall_time.attribution_rows import Attribution
 from tracekit.model.display import Displayed, import_display
@@ -117,7 +118,7 @@ class VerdictOutlook:
 class LengthChange:
     """One stage of two logs (None: the step), times in ns: raw change, per token, and at equal length with its interval.
 
-    Changes are shares: 0.05 is 5 % longer.
+    Changes are shares: 0.05 is 5 % longer. `change` is None with too few steps for an interval.
     """
 
     stage: str | None
@@ -125,7 +126,7 @@ class LengthChange:
     opt: float
     raw: float
     per_token: float
-    change: float
+    change: float | None
     low: float | None
     high: float | None
     word: Word
@@ -197,6 +198,7 @@ class Comparison(Displayed):
     - `memory` compares the snapshots; None if a side has none.
     - `reading` describes how the inputs were interpreted, `warnings` lists caveats.
     - `needed` lists data that would allow a stronger verdict, `outlook` the probability of each verdict.
+    - `critical` compares the critical paths; None unless the graphs of both sides were built.
     - `logs` lists the logs if a side has several.
     - `sessions_apart`: all runs of one side ran before all of the other, so the change cannot be separated
       from other changes in between.
@@ -227,6 +229,7 @@ class Comparison(Displayed):
     memory: MemoryChange | None = None
     lengths: LengthComparison | None = None
     logs: tuple[ComparedLog, ...] = ()
+    critical: CriticalPathChange | None = None
     schema: str = SCHEMA
     timeline: Timeline | None = None
     """Data of both sides for the page only; JSON does not have it."""

@@ -168,8 +168,13 @@ def lacks_common_length(lengths: LengthComparison | None) -> bool:
 
 
 def describe_compared_lengths(lengths: LengthComparison | None) -> list[str]:
-    """Describe at which length two logs are compared, and how far their lengths overlap."""
-    if lengths is None or lengths.base_tokens == lengths.opt_tokens:
+    """Describe at which length two logs are compared, and how far their lengths overlap, or why they are not."""
+    if lengths is None:
+        return []
+    whole = next((change for change in lengths.changes if change.stage is None), None)
+    if whole is not None and whole.change is None:
+        return [f"no verdict at equal length: {whole.note}"]
+    if lengths.base_tokens == lengths.opt_tokens:
         return []
     text = (
         f"times are at equal length ({lengths.at:,.0f} tokens per step): "
@@ -225,9 +230,9 @@ def _compare_stage(
         float(t1.mean()) * 1e9,
         change.raw,
         per_token,
-        change.change,
-        change.low,
-        change.high,
+        change.change if change.is_determined else None,
+        change.low if change.is_determined else None,
+        change.high if change.is_determined else None,
         word,
         "fixed work" if is_fixed and not note else note,
     )
@@ -236,6 +241,8 @@ def _compare_stage(
 def _choose_length_word(change: EqualLengthChange, count: int, min_effect: float, *, is_step: bool) -> tuple[Word, str]:
     """Choose the word for a change at equal length, and a note on its limits."""
     is_fitted = not is_step and change.r2 >= LEAST_FIT and change.curvature_p > 0.05
+    if not change.is_determined:
+        return "inconclusive", f"{count} steady steps are too few for an interval"
     if change.overlap <= LEAST_OVERLAP and not is_fitted:
         return "inconclusive", "lengths do not overlap: no verdict"
     if count < MIN_VERDICT_STEPS:

@@ -20,12 +20,13 @@ from tracekit.job.steps.throughput import compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps, find_steps_to_drop
 from tracekit.model import failed_questions
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.timeline import TimelineProcess
 from tracekit.model.metrics import STEP_TIME, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.tables.frame import Frame, concat, from_rows, numbers, texts
-from tracekit.model.text.labels import choose_plural, normalize_label_words
+from tracekit.model.text.labels import choose_plural, make_natural_key, normalize_label_words
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 
@@ -61,6 +62,8 @@ class ComparedSide:
     """When each run ran; runs of unknown time are missing."""
     logs: Mapping[str, LoggedSteps] = field(default_factory=dict)
     """Drivers' logs by run."""
+    log_strips: tuple[TimelineProcess, ...] = ()
+    """Steps and stages of drivers' logs for the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +116,12 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
 
 
 def _make_fingerprint(part: ComparedInput) -> dict[str, str]:
-    """Make the fingerprint of one input, with the settings of its engines."""
+    """Make the fingerprint of one input, with the settings of its engines. Reports of older versions sort ranks as texts."""
+    facts = dict(part.report.fingerprint)
+    if "ranks" in facts:
+        facts["ranks"] = ", ".join(sorted(facts["ranks"].split(", "), key=make_natural_key))
     settings = {} if part.measured is None else map_engine_settings(part.measured)
-    return {**dict(part.report.fingerprint), **{f"{ENGINE_PREFIX}{name}": text for name, text in settings.items()}}
+    return {**facts, **{f"{ENGINE_PREFIX}{name}": text for name, text in settings.items()}}
 
 
 def _collect_engine_metrics(

@@ -37,6 +37,7 @@ from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, colle
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
 from tracekit.model.errors import TracekitError
+from tracekit.model.inputs.timeline import TimelineProcess
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat, from_rows
@@ -63,7 +64,7 @@ class StepLog:
     """One logged run: `recorded` has values by step (`metric_samples.COLUMNS`), `profiled` the profiled steps.
 
     `content` is the digest of the log, None if unknown. `logged` has all its values, if it is a driver's. The times of an equalized
-    log are those at the length at which both sides are compared.
+    log are those at the length at which both sides are compared. `strip` has its steps and stages as logged, for the page.
     """
 
     recorded: Frame
@@ -73,10 +74,17 @@ class StepLog:
     is_equalized: bool = False
     engines: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Samples of the engines of the run by metric."""
+    strip: TimelineProcess | None = None
 
 
-def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[StepLog, ...]:
-    """List the logs at `path`, one per run; raises `TracekitError` if they time no step."""
+def list_driver_logs(
+    measured: Measurements, label: str, path: Path, strips: Iterable[TimelineProcess] = ()
+) -> tuple[StepLog, ...]:
+    """List the logs at `path`, one per run; raises `TracekitError` if they time no step.
+
+    `strips` are their steps and stages, for the page.
+    """
+    strip_by_run = {(strip.run, strip.name): strip for strip in strips}
     logs_by_run = map_run_driver_logs(measured) if measured.has("logged") else {}
     by_run = {steps.log.run: steps for steps in list_logged_steps(measured)} if measured.has("run_log") else {}
     engines = collect_engine_samples(measured)
@@ -96,7 +104,8 @@ def list_driver_logs(measured: Measurements, label: str, path: Path) -> tuple[St
             for key, metric in engines.items()
         }
         recorded = _convert_driver_log(name, log)
-        step_logs.append(StepLog(recorded, profiled, content, by_run.get(run), engines=of_run))
+        strip = strip_by_run.get((run or "", log.source))
+        step_logs.append(StepLog(recorded, profiled, content, by_run.get(run), engines=of_run, strip=strip))
     if not step_logs:
         raise TracekitError(f"{make_displayable(str(path))}: contains no step times", _HINT)
     return tuple(step_logs)
@@ -321,6 +330,7 @@ def _add_logged_metrics(
         notes=(*side.notes, *describe_run_copies(side.name, logged.copies)),
         log_contents=_collect_log_digests(logged.runs),
         logs={run: log.logged for run, log in logged.runs.items() if log.logged is not None},
+        log_strips=tuple(replace(log.strip, run=run) for run, log in logged.runs.items() if log.strip is not None),
     )
 
 

@@ -11,11 +11,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
+from tracekit.discover.accounts import (
+    attach_accounts,
+    attach_ray_workers,
+    may_be_same_host,
+)
 from tracekit.discover.arguments import (
     FoundFile,
     PathArgument,
@@ -25,6 +30,7 @@ from tracekit.discover.arguments import (
     parse_path_arguments,
 )
 from tracekit.discover.copies import UniqueSources, remove_duplicate_files, remove_duplicate_logs
+from tracekit.discover.log_configs import drop_log_configs
 from tracekit.discover.manifests import (
     Manifest,
     ManifestEntry,
@@ -32,13 +38,13 @@ from tracekit.discover.manifests import (
     drop_manifest_facts,
     is_count,
     list_manifest_fields,
-    make_account,
     match_manifest_files,
     note_capture_outcomes,
     note_ignored_options,
 )
 from tracekit.discover.names import NameFacts, read_name, strip_format_suffixes
 from tracekit.discover.runs import (
+    NO_DRIVER_LOGS,
     PlacedSource,
     find_run_roots,
     find_run_roots_and_ids,
@@ -59,7 +65,7 @@ from tracekit.discover.surveys import (
 )
 from tracekit.model.errors import TracekitError
 from tracekit.model.inputs.note_codes import MISSED, RECOGNIZED, UNREADABLE, Data, Reason
-from tracekit.model.inputs.sources import Account, Note, NoteSeverity, ReportedCapture, Source
+from tracekit.model.inputs.sources import Note, NoteSeverity, Source
 from tracekit.model.recording.summary import summarize_by_kind
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import make_displayable
@@ -176,7 +182,7 @@ def discover(  # noqa: PLR0913 - one per option
         left_out += sample_notes
     return Discovery(
         sources=tuple(chosen),
-        ignored=tuple(findings.ignored),
+        ignored=tuple(drop_log_configs(findings.ignored, chosen)),
         notes=(*findings.notes, *left_out),
         title=_format_arguments(arguments),
         manifests=tuple(findings.manifests),
@@ -285,7 +291,7 @@ def _apply_own_account(source: Source, facts: Mapping[str, object]) -> Source:
         return source
     pid, host = facts.get("pid", source.pid), facts.get("host", source.host)
     for own_account in source.accounts:
-        if own_account.pid == pid and _may_be_same_host(host, own_account.host):
+        if own_account.pid == pid and may_be_same_host(host, own_account.host):
             break
     else:
         return drop_manifest_facts(replace(source, accounts=()))
@@ -324,7 +330,7 @@ def _collect_survey_findings(surveyed: Survey, prefix: str) -> _Findings:
         else:
             _record_unread_file(findings, looked, name, looked.verdict)
     _apply_manifests(findings)
-    tools = {placed.source.tool for placed in findings.placed}
+    tools = {placed.source.tool for placed in findings.placed if placed.source.reader not in NO_DRIVER_LOGS}
     if tools and "log" not in tools and not surveyed.argument.loose:
         _take_log_above(surveyed, prefix, findings)
     return findings
@@ -461,7 +467,8 @@ def _apply_manifests(findings: _Findings) -> None:
                     _apply_manifest_entry(findings, claimed, listed_place, manifest, listed)
                     break
     findings.notes += note_ignored_options(findings.manifests)
-    _attach_accounts(findings)
+    attach_accounts(findings.placed, findings.manifests)
+    attach_ray_workers(findings.placed, findings.manifests)
 
 
 def _apply_manifest_entry(
@@ -477,58 +484,6 @@ def _apply_manifest_entry(
     placed = findings.placed[place]
     source = apply_manifest(placed.source, manifest, listed)
     findings.placed[place] = replace(placed, source=source, run_id=manifest.run_id)
-
-
-def _attach_accounts(findings: _Findings) -> None:
-    """Attach accounts to nsys reports, whose names identify at most a process."""
-    by_pid: dict[int, list[Manifest]] = defaultdict(list)
-    for manifest in findings.manifests:
-        if manifest.tool == "nsys" and manifest.pid is not None:
-            by_pid[manifest.pid].append(manifest)
-    if not by_pid:
-        return
-    accounts = tuple(make_account(manifest) for manifests in by_pid.values() for manifest in manifests)
-    of_job = _merge_job_captures(accounts)
-    for place, placed in enumerate(findings.placed):
-        source = placed.source
-        if source.tool != "nsys":
-            continue
-        if source.pid is None:
-            findings.placed[place] = replace(placed, source=replace(source, accounts=accounts))
-            continue
-        own_manifest = _find_manifest_of_host(by_pid[source.pid], source.host)
-        if own_manifest is None:
-            silent = Account("", source.pid, captures=of_job)
-            findings.placed[place] = replace(placed, source=replace(source, accounts=(silent,)))
-            continue
-        own_account = make_account(own_manifest)
-        if list_manifest_fields(source):  # it lists this file, so its host name may differ
-            own_account = replace(own_account, host=None)
-        else:
-            source = apply_manifest(source, own_manifest, ManifestEntry(source.name))
-        source = replace(source, accounts=(own_account,))
-        findings.placed[place] = replace(placed, source=source, run_id=own_manifest.run_id)
-
-
-def _find_manifest_of_host(manifests: Iterable[Manifest], host: str | None) -> Manifest | None:
-    """Find the first manifest that may be from this host; None if there is none."""
-    for manifest in manifests:
-        if _may_be_same_host(host, manifest.host):
-            return manifest
-    return None
-
-
-def _merge_job_captures(accounts: Sequence[Account]) -> tuple[ReportedCapture, ...]:
-    """Merge the captures of all processes: each step from its first start to its last stop."""
-    windows: dict[int, tuple[int, int]] = {}
-    for capture in chain.from_iterable(account.captures for account in accounts):
-        step, start_ns, stop_ns = capture.step, capture.start_unix_ns, capture.stop_unix_ns
-        if step is None or start_ns is None or stop_ns is None:
-            continue
-        first_ns, last_ns = windows.get(step, (start_ns, stop_ns))
-        windows[step] = min(first_ns, start_ns), max(last_ns, stop_ns)
-    steps = sorted(windows.items())
-    return tuple(ReportedCapture(step, start_unix_ns=a, stop_unix_ns=b) for step, (a, b) in steps)
 
 
 def _name_discovered_runs(arguments: Sequence[PathArgument], runs: Sequence[tuple[int, tuple[str, ...]]]) -> list[str]:
@@ -553,7 +508,7 @@ def _apply_content_fact(source: Source, key: str, value: object, *, described: b
     change: dict[str, Any] = {key: value}
     if before is None:
         return replace(source, **change)
-    if before == value or (key == "host" and _may_be_same_host(before, value)):
+    if before == value or (key == "host" and may_be_same_host(before, value)):
         return source
     if described or key == "step":
         change[key] = before
@@ -562,13 +517,6 @@ def _apply_content_fact(source: Source, key: str, value: object, *, described: b
     severity: NoteSeverity = "warning" if key in ("rank", "world_size") else "info"
     data = Data(field=key, told_by=author, said=str(before), used=str(change[key]))
     return replace(source, **change).with_note(severity, "conflict", message, data)
-
-
-def _may_be_same_host(first: object, second: object) -> bool:
-    """Check whether two names may denote the same host, with or without domain. None matches any host."""
-    if first is None or second is None:
-        return True
-    return str(first).partition(".")[0].lower() == str(second).partition(".")[0].lower()
 
 
 def _build_no_profile_error(arguments: Sequence[PathArgument], findings: _Findings) -> TracekitError:

@@ -81,6 +81,7 @@ class Manifest:
     versions: Mapping[str, str] | None = None
     closed: bool = True
     notes: tuple[Note, ...] = ()
+    ray_worker: str | None = None
 
 
 def is_manifest(path: Path, size_bytes: int) -> bool:
@@ -134,6 +135,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
         clock={k: v for k, v in _read_manifest_object(data, "clock", wrong).items() if is_count(v)},
         versions={k: str(v) for k, v in _read_manifest_object(data, "versions", wrong).items()},
         closed=_read_manifest_text(data, "status", wrong) == "closed",
+        ray_worker=_read_manifest_text(data, "ray_worker", wrong),
     )
     if not wrong:
         return manifest

@@ -7,6 +7,7 @@ them whose name states no role, stage, step, rank or replica.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -21,6 +22,12 @@ from tracekit.model.text.labels import join_first_few, make_natural_key, normali
 
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
+
+RAY_TIMELINE = "ray_timeline"
+"""Name of the reader of Ray timelines."""
+
+NO_DRIVER_LOGS = frozenset({"engine_log", "request_log", RAY_TIMELINE})
+"""Readers of logs that are not a driver's: next to a profile, its driver's log is still looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +89,47 @@ def find_run_roots_and_ids(members: Sequence[PlacedSource], *, loose: bool) -> l
 
 
 def _find_roots_with_logs(placed: Sequence[PlacedSource], *, loose: bool) -> list[tuple[str, ...]]:
-    """Find the run of each source. A log belongs to the run that contains it, else to the only run below it."""
+    """Find the run of each source. A log belongs to the run that contains it, or to the only run below it.
+
+    Logs of engines and requests belong to the run of a training log in the same way.
+    """
     traces = [p for p in placed if p.source.tool != "log"]
     roots = {id(p): root for p, root in zip(traces, find_run_roots(traces, loose=loose), strict=True)}
+    drivers = [p for p in placed if id(p) not in roots and p.source.reader not in NO_DRIVER_LOGS]
+    _add_log_roots(drivers, roots)
+    _add_log_roots([p for p in placed if id(p) not in roots], roots)
+    return [roots[id(p)] for p in placed]
+
+
+def _add_log_roots(logs: Iterable[PlacedSource], roots: dict[int, tuple[str, ...]]) -> None:
+    """Add the run of each log to `roots`, by the runs that are known before."""
     runs = set(roots.values())
-    for log in placed:
-        if id(log) in roots:
-            continue
-        folder = log.parts[:-1]
+    for log in logs:
+        folder = _find_tracker_root(log.parts[:-1])
         holding = [run for run in runs if folder[: len(run)] == run]
         below = [run for run in runs if run[: len(folder)] == folder]
         if holding:
             roots[id(log)] = max(holding, key=len)
         else:
             roots[id(log)] = below[0] if len(below) == 1 else folder
-    return [roots[id(p)] for p in placed]
+
+
+_WANDB_FOLDER = re.compile(r"(?:offline-)?run-[0-9]{8}_[0-9]{6}-([\w.-]{1,128})")
+
+
+def _find_tracker_root(folder: tuple[str, ...]) -> tuple[str, ...]:
+    """Find the run of a log in a directory: Weights & Biases makes a directory per start, with the run's id.
+
+    >>> _find_tracker_root(("wandb", "offline-run-20260901_100000-x7k2", "files"))
+    ('wandb', 'run-x7k2')
+    >>> _find_tracker_root(("logs", "a"))
+    ('logs', 'a')
+    """
+    for place, part in enumerate(folder):
+        match = _WANDB_FOLDER.fullmatch(part)
+        if match:
+            return (*folder[:place], f"run-{match[1]}")
+    return folder
 
 
 def shorten_run_names(paths: Sequence[tuple[str, ...]]) -> list[str]:

@@ -435,12 +435,6 @@ PROBLEMS: Mapping[str, Problem] = {
         "SGLang merges the traces of its ranks (merge_profiles)",
         "none needed: each rank is analyzed as a separate process",
     ),
-    "ray-timeline": Problem(
-        "info",
-        "{files}: timelines of Ray's tasks",
-        "ray timeline writes when tasks ran, in the format of Chrome traces",
-        "open them in Perfetto",
-    ),
     "saved-by-tracekit": Problem(
         "info",
         "{files} that tracekit saved, not a profile",

@@ -2,11 +2,13 @@
 
 The values decide. Copies have the same values in the same steps. A restarted run begins again later than the log before it and
 repeats at most half of the steps. Logs with other values in the same steps are runs of their own, such as seeds.
-TensorBoard writes an event file per start: those of one directory are always one run.
+TensorBoard writes an event file per start: those of one directory are always one run. Weights & Biases writes a directory per
+start: files with the same id are always one run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, Literal
@@ -78,9 +80,10 @@ def group_log_files(rows: Frame) -> list[LogGroup]:
 
 
 def _order_log_file(file: _LogFile) -> tuple[bool, int, int, str]:
-    """Make the sort key of a file: event files by name, which has the time of the start; others by their steps."""
-    if EVENT_FILE in file.source:
-        return (False, 0, 0, file.source)
+    """Make the sort key of a file: those of a tracker by the time of the start, which is in their path; others by their steps."""
+    if _get_tracker_run(file) is not None:
+        time = _WANDB_TIME.search(file.source)
+        return (False, 0, 0, time[1] if time else file.source)
     return (True, int(file.steps[0]), -len(file.key), file.source)
 
 
@@ -99,6 +102,18 @@ def _list_log_files(rows: Frame) -> Iterator[_LogFile]:
         )
 
 
+def _get_tracker_run(file: _LogFile) -> str | None:
+    """Get the name of the run that a tracker writes into its paths; None for other files."""
+    if EVENT_FILE in file.source:
+        return EVENT_FILE
+    match = _WANDB_FILE.search(file.source)
+    return match[1] if match else None
+
+
+_WANDB_FILE = re.compile(r"(?:\A|/)run-([^/]+)\.wandb\Z")
+_WANDB_TIME = re.compile(r"(?:\A|/)(?:offline-)?run-([0-9]{8}_[0-9]{6})-[^/]+/[^/]+\Z")
+
+
 def _relate_to_group(members: Sequence[_LogFile], file: _LogFile) -> Relation:
     """Relate a file to the parts of a run: a copy of any part, or a restart after the last."""
     relations = [_relate_files(member, file) for member in members]
@@ -115,7 +130,8 @@ def _relate_files(first: _LogFile, second: _LogFile) -> Relation:
     is_partly = repeated <= MOST_REPEATED * min(len(first.steps), len(second.steps))
     if not is_partly and _has_equal_values(first, second):
         return "copy"
-    if EVENT_FILE in first.source and EVENT_FILE in second.source:
+    tracker_run = _get_tracker_run(first)
+    if tracker_run is not None and tracker_run == _get_tracker_run(second):
         return "restart"
     return "restart" if is_partly and second.steps[0] > first.steps[0] else "other run"
 

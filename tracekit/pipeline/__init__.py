@@ -142,7 +142,8 @@ def compare(  # noqa: PLR0913 - one per option
     `min_effect` (the smallest relative change that matters) and `level` are fractions. `work` is the amount of work
     per step on each side: ({"tokens": 4096}, {"tokens": 8192}). The other arguments match the options of
     `tracekit compare`. `Comparison.memory` compares the memory snapshots of both sides, even without any step.
-    `tracekit.render(comparison)` renders the result; with `timeline`, its page shows the timelines of both sides.
+    `tracekit.render(comparison)` renders the result; with `timeline`, its page shows the timelines of both sides, and their
+    critical paths are compared (`Comparison.critical`).
     Raises `TracekitError` if a side cannot be read, or if a side
     has no steady step and not both sides have memory snapshots.
     """
@@ -167,6 +168,7 @@ def compare(  # noqa: PLR0913 - one per option
         "sample": sample,
         "cache": cache,
         "timeline": timeline,
+        "graphs": timeline and not stages,
     }
     options = parse_options(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

@@ -268,6 +268,11 @@ _ENGINE_TABLES = (
         ("run", "engine", "samples", "tokens_per_s", "running", "waiting", "kv_ratio", "preempted"),
     ),
     ("requests", "request_parts", ("run", "source", "part", "share_ratio", "mean_ns", "p95_ns", "tail_ratio")),
+    (
+        "ray-tasks",
+        "ray_functions",
+        ("run", "name", "tasks", "workers", "wall_ns", "share_ratio", "median_ns", "slowest"),
+    ),
     ("engine-log", "machine_gpus", ("run", "gpu", "busy_ratio", "active_ratio", "memory_bytes", "memory_peak_bytes")),
 )
 """The same of engines and machines, where no profile was given."""

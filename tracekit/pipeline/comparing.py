@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
+from tracekit.analyses.own import describe_load_error
 from tracekit.compare.changes import ComparisonChoices
 from tracekit.compare.comparison import Comparison
+from tracekit.compare.critical_path import compare_critical_paths
 from tracekit.compare.judge import compare_sides
 from tracekit.compare.noise import NoiseFile, calibrated
 from tracekit.compare.reports.noise_report import list_noise_notes
@@ -18,18 +22,21 @@ from tracekit.compare.step_log import StepLog, add_step_log, add_step_logs, list
 from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.inputs.timeline import Timeline, TimelineSide
+from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.prediction.run_graphs import join_runs, lacks_graphs
 from tracekit.pipeline.prediction.timelines import list_timeline_processes
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.notes import list_value_rows
 from tracekit.readers import SERVER_LOGS, TRAINING_LOGS
 from tracekit.readers.loading import sniff
 from tracekit.render.json import read_report_json
+from tracekit.replay.path_owners import PathOwners, measure_path_owners
 
 COMPARED_TABLES = (
     "category_peaks",
@@ -102,15 +109,44 @@ def compare_paths(
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
     failures += len(before.errors) + len(after.errors)
     comparison = compare_sides(before, after, choices)
+    if options.graphs:
+        comparison = _add_critical_paths(comparison, before, after)
     if options.timeline:
-        comparison = replace(comparison, timeline=Timeline((), sides=(_list_processes(before), _list_processes(after))))
+        comparison = replace(comparison, timeline=Timeline((), sides=_make_timeline_sides(before, after)))
     return ComparedPaths(comparison, failures)
 
 
-def _list_processes(side: ComparedSide) -> TimelineSide:
-    """List the page data of the processes of a side."""
-    processes = (process for part in side.measured for process in list_timeline_processes(part))
-    return TimelineSide(side.name, tuple(processes))
+def _add_critical_paths(comparison: Comparison, base: ComparedSide, opt: ComparedSide) -> Comparison:
+    """Add the critical paths of both sides, if both have steps and every run has its graph; a warning if that raises."""
+    try:
+        paths = [_measure_side_paths(side) for side in (base, opt)]
+    except TracekitError:
+        raise
+    except Exception as error:
+        logging.getLogger(__name__).exception("comparing critical paths failed")
+        warning = f"critical paths could not be compared: {describe_load_error(error)}"
+        return replace(comparison, warnings=(*comparison.warnings, warning))
+    return replace(comparison, critical=compare_critical_paths(*paths))
+
+
+def _measure_side_paths(side: ComparedSide) -> list[PathOwners]:
+    """Measure the critical path of each run that counts; none if the graph of one is missing."""
+    steps = side.samples.get((STEP_TIME, None, None))
+    if steps is None or not side.measured or any(map(lacks_graphs, side.measured)):
+        return []
+    graphs = chain.from_iterable(join_runs(measured, side.dropped) for measured in side.measured)
+    paths = [measure_path_owners(graph.job, graph.steps) for graph in graphs if (graph.run or "") in steps.runs]
+    known = [path for path in paths if path is not None]
+    return known if len(known) == len(steps.runs) else []
+
+
+def _make_timeline_sides(base: ComparedSide, opt: ComparedSide) -> tuple[TimelineSide, ...]:
+    """Make the sides of the page of their processes; of their logs, if no side has a process and each has a log."""
+    sides = (base, opt)
+    processes = [[process for part in side.measured for process in list_timeline_processes(part)] for side in sides]
+    if not any(processes) and all(side.log_strips for side in sides):
+        processes = [list(side.log_strips) for side in sides]
+    return tuple(TimelineSide(side.name, tuple(of_side)) for side, of_side in zip(sides, processes, strict=True))
 
 
 def read_side(
@@ -133,13 +169,24 @@ def read_side(
         (reports if _sniff_argument_form(path) == "report" else profiles).append(path)
     inputs = []
     if profiles:
-        result = pipeline.analyze_uncached(profiles, replace(options, questions=(), skip=(), tables=COMPARED_TABLES))
-        used = select_primary_tool(result.measurements)
-        inputs.append(ComparedInput(name, result.report, used, _load_all_values(result.report, used)))
+        inputs.append(_measure_compared_profiles(name, profiles, options))
     for report in reports:
         label, path = split_label(report)
         inputs.append(ComparedInput(label or path.stem, _load_saved_report(path), None))
     return build_side(name, inputs, choices.drop_first)
+
+
+def _measure_compared_profiles(name: str, profiles: Sequence[str | Path], options: pipeline.Options) -> ComparedInput:
+    """Measure the profiles of one side, and judge them without graphs: a comparison predicts no fix."""
+    measured = pipeline.measure_all(profiles, replace(options, questions=(), skip=(), tables=COMPARED_TABLES))
+    report = pipeline.judge(
+        replace(measured, graphs=()),
+        progress=options.progress,
+        question_files=options.question_files,
+        details=options.details,
+    )
+    used = select_primary_tool(measured)
+    return ComparedInput(name, report, used, _load_all_values(report, used))
 
 
 def read_side_with_logs(
@@ -181,7 +228,8 @@ def read_step_logs(paths: Sequence[str | Path], options: pipeline.Options = pipe
     for name, (_, path) in zip(_name_step_logs(labelled), labelled, strict=True):
         if path.is_dir() or sniff(path).reader is not None:
             measured = pipeline.measure(pipeline.discover_sources([path]), pipeline.Options(jobs=options.jobs))
-            step_logs += list_driver_logs(measured, name, path)
+            strips = list_timeline_processes(measured) if options.timeline else ()
+            step_logs += list_driver_logs(measured, name, path, strips)
         else:
             step_logs.append(read_step_table(path, name))
     return tuple(step_logs)

@@ -84,6 +84,7 @@ def replay_measured(measured: Measurements, options: Options = Options()) -> Rep
         if options.steps and not (graph.steps.number >= 0).any():
             raise TracekitError("no step that was asked for is recorded", "tracekit inspect PATH lists the steps")
         facts, cautions = _list_facts(measured, options), (*list_fault_cautions(measured), *list_caveats(measured))
+        cautions += (graph.caveat,) if graph.caveat else ()
         return ReplayedRun(measured.facts.title, graph, facts, measured, cautions, list_unseen(measured))
     if lacks_graphs(measured):
         raise TracekitError(

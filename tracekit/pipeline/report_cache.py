@@ -59,7 +59,7 @@ _UNKEYED_OPTIONS = frozenset({"jobs", "progress", "cache", "details"})
 FULL_DETAIL_SOURCES = 200
 """From this many sources on, cache reports with all details: judging again for another output would take seconds."""
 
-_LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
+_LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw", "yaml")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ READS = (
     "engine_log",
     "engine_requests",
     *("collective_records", "thread_stacks", "watchdog_lines", "communicator_counts"),
+    "ray_rows",
 )
 """Raw tables that the classification needs."""
 
@@ -244,6 +245,8 @@ def _classify_log(trace: Trace) -> Classification:
         return Classification("engine-log", (_count_file_elements(trace),))
     if trace.source.reader in ("flight_recorder", "thread_stacks", "watchdog_log", "ras"):
         return Classification("hang", (_count_file_elements(trace),))
+    if trace.source.reader == "ray_timeline":
+        return Classification("ray-timeline", (_count_file_elements(trace),))
     framework = find_framework(trace.texts("log_values", "name").texts)
     label = () if framework is None else (RecordingCount("framework", 1, framework.code),)
     profiled = parse_profiled_steps(_map_settings(trace))

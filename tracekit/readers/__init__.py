@@ -121,6 +121,7 @@ READERS: tuple[Reader, ...] = (
     Reader("watchdog_log", "log", "hangs.watchdog_log", _NOT_OBJECTS),
     Reader("engine_log", "log", "engine_log"),
     Reader("request_log", "log", "request_log", rb"\s*+\{"),
+    Reader("ray_timeline", "log", "ray_timeline", rb"(?:\xef\xbb\xbf)?\s*+\["),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
     Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
     Reader("chrome", "torch", "chrome"),
@@ -132,8 +133,8 @@ TRAINING_LOGS = frozenset({"driver_log", "tensorboard", "wandb", "mlflow"})
 HANG_FILES = frozenset({"flight_recorder", "ras", "thread_stacks", "watchdog_log"})
 """Names of the readers of files that a job leaves when it hangs."""
 
-SERVER_LOGS = frozenset({"engine_log", "request_log"})
-"""Names of the readers of logs of rollout engines and machines."""
+SERVER_LOGS = frozenset({"engine_log", "request_log", "ray_timeline"})
+"""Names of the readers of logs of rollout engines, machines and Ray."""
 
 
 def read_text_head(path: Path) -> tuple[bytes, Reason | None]:

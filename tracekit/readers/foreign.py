@@ -1,12 +1,11 @@
 """Files that are not read, recognized by their first bytes, with the reason and a remedy.
 
-These are archives, other compressions, UTF-16 and UTF-32 text, and files that are not profiles of training: timelines of
-Ray tasks, pictures of memory timelines, and files that tracekit saved.
+These are archives, other compressions, UTF-16 and UTF-32 text, and files that are not profiles of training: pictures
+of memory timelines, and files that tracekit saved.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 
 from tracekit.model.inputs.note_codes import Data, Reason
@@ -20,6 +19,9 @@ _MAGICS = (
     (b"LZIP", "an lzip file", "decompress it first (lzip -d)"),
 )
 _TAR, _TAR_PLACE = b"ustar", 257
+_HEADLESS_SAMPLES = re.compile(rb"[0-9]{4}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}, ")
+"""First row of `nvidia-smi --query-gpu=timestamp,… --format=csv,noheader`: nothing names its columns."""
+
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\[{ \t\n\r]\0){2}|(?:\0[\[{ \t\n\r\"]){2}|[\[{]\0[ \t\n\r\"]\0", re.DOTALL)
 _UTF32 = re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[\[{]\0\0\0|\0\0\0[\[{]", re.DOTALL)
 
@@ -40,6 +42,9 @@ def explain_unsupported_format(text: bytes, *, packed: bool = False) -> Reason |
             return _make_archive_reason(what, remedy)
     if packed and (form := unpack.name_compression(text)):
         return _make_archive_reason(f"compressed twice (within, {form})", "decompress it first")
+    if _HEADLESS_SAMPLES.match(text):
+        what, remedy = "samples of nvidia-smi without their header", "record them without noheader (--format=csv)"
+        return Reason("no-format", f"{what}: {remedy}")
     for pattern, name in ((_UTF32, "UTF-32"), (_UTF16, "UTF-16")):
         if pattern.match(text):
             what = f"text in {name}, and profiles are UTF-8"
@@ -59,11 +64,6 @@ def _make_archive_reason(what: str, remedy: str) -> Reason:
     return Reason("archive", f"{what}: {remedy}", Data(what=what, remedy=remedy))
 
 
-RAY_TASKS = Reason(
-    "no-profile",
-    "a timeline of Ray's tasks, not a profile",
-    Data(what="a timeline of Ray's tasks", kind="ray-timeline"),
-)
 PICTURE = Reason(
     "no-profile",
     "a picture of a memory timeline without its numbers: export it as .raw.json.gz or .json.gz",
@@ -71,17 +71,15 @@ PICTURE = Reason(
 )
 
 _PICTURE = re.compile(rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL)
-_CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
 
 
 def identify_non_profile(head: bytes) -> Reason | None:
     """Identify a file that is not a profile, although a reader would claim it; None for others.
 
-    `ray timeline` writes a bare list with the categories `task:execute`, `task::<function>` …; a list
-    with any category of a profiler is a profile. `export_memory_timeline` writes a page with a PNG.
+    `export_memory_timeline` writes a page with a PNG.
 
-    >>> identify_non_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]').text
-    "a timeline of Ray's tasks, not a profile"
+    >>> identify_non_profile(b'{"schema": "tracekit.noise/1"}').text
+    'a file that tracekit saved, not a profile'
     >>> identify_non_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
     """
     if _PICTURE.match(head):
@@ -89,14 +87,7 @@ def identify_non_profile(head: bytes) -> Reason | None:
     saved = identify_saved_file(head)
     if saved is not None:
         return describe_saved_file(saved)
-    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-        return None
-    from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
-
-    categories = set(_CATEGORY.findall(head))
-    of_tasks = any(category.startswith(b"task:") for category in categories)
-    profiled = {category.decode("latin-1").lower() for category in categories} & set(CLASS_OF_CATEGORY)
-    return RAY_TASKS if of_tasks and not profiled else None
+    return None
 
 
 def describe_saved_file(form: str) -> Reason:

@@ -12,6 +12,7 @@ from typing import Any
 from tracekit.model.inputs.timeline import Timeline
 from tracekit.model.report import Chart, Finding, Report, Sheet
 from tracekit.render.explorer.comparison.report import unpack_processes, write_packed_comparison
+from tracekit.render.explorer.heads import choose_page_program
 from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.template import read_page_assets
 from tracekit.render.options import RenderOptions
@@ -32,7 +33,7 @@ def render_html(report: Report, _options: RenderOptions) -> str:
         return write_packed_comparison(report)
     timeline = report.timeline or Timeline(())
     processes, budget = unpack_processes(timeline.processes), _choose_budget(len(timeline.processes))
-    assets, items = read_page_assets(), _ITEMS
+    assets, items = read_page_assets(program=choose_page_program(processes)), _ITEMS
     while True:
         short, dropped = _trim_report(report, items)
         page = write_explorer_page(short, processes, assets, timeline.causes, budget, timeline.critical, dropped)

@@ -10,7 +10,7 @@ from benchmarks.readings.said import Said
 WITHIN = 0.01
 """By how much a headline may differ: of a length relatively, of a share absolutely."""
 
-SPEAKING = frozenset({"gpu", "snapshot", "memory-timeline", "memory-log"})
+SPEAKING = frozenset({"gpu", "snapshot", "memory-timeline", "memory-log", "ray-timeline"})
 """Kinds of recordings that need no command: there is nothing to record otherwise."""
 
 

@@ -2,7 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { FASTER } from "../simulate.mjs";
-import { open, prepare, read, settle, violations } from "./pages.mjs";
+import { load } from "../load.mjs";
+import { listCut, open, prepare, read, settle, violations } from "./pages.mjs";
+
+const { formatCount, formatTime } = await load("format");
 
 prepare({ "comparison.html": { ranks: 2, steps: 4, comparison: true }, "hostile.html": { ranks: 2, steps: 2, comparison: true, hostile: `<img src=x onerror=alert(1)></script>{{code}}"'&` } });
 
@@ -29,9 +32,12 @@ test("verdict, gate, both strips, parts and kernels are above 900 px", () =>
     const bottom = (selector) => page.$$eval(selector, (all) => Math.max(...all.map((element) => element.getBoundingClientRect().bottom)));
     for (const selector of ["h1", ".badge", "#timeline", "#issues table", "#top tbody tr"]) assert.ok((await bottom(selector)) <= 900, selector);
     assert.deepEqual(await page.$$eval(".badge", (all) => all.map((badge) => [badge.textContent, badge.className])), [
-      ["pass: step_time>3%", "badge"],
       ["fail: exposed_comm>1%", "badge failed"],
+      ["pass: step_time>3%", "badge"],
     ]);
+    // The verdict and the gate are on one line.
+    const [headline, gate] = await page.$$eval("h1, #gate", (all) => all.map((element) => element.getBoundingClientRect().toJSON()));
+    assert.ok(gate.left >= headline.right && gate.top < headline.bottom && headline.top < gate.bottom, JSON.stringify([headline, gate]));
     assert.ok((await read(page, "document.documentElement.scrollHeight")) <= 2200);
   }));
 
@@ -72,9 +78,21 @@ test("why the second side is faster: its stage is on the first screen, its kerne
     assert.ok(e - t < 2 * (mark.t1 - mark.t0));
     assert.match(await page.textContent("#issues tr.pick"), /sm90_xmma_gemm.*−4\sms/);
     assert.match(await page.textContent("#top h2"), /gen in step \d · 2 GPUs · per step · exact/);
-    // 2 actions: the kernel on the timeline.
+    // 2 actions: the kernel on the timeline; each side is counted.
     await page.click("#issues tr.pick");
-    assert.match(await page.textContent("#matches"), /× · .*s · Enter/);
+    const found = await read(page, () => {
+      const { sums, head, names } = explorer.data;
+      const sides = head.comparison.sides.map((side) => ({ side, count: 0, ns: 0 }));
+      for (let i = 0; i < sums.row.length; i++)
+        if (names[sums.name[i]].startsWith("sm90_xmma_gemm")) {
+          const side = sides[head.rows[sums.row[i]].side];
+          side.count += sums.count[i];
+          side.ns += sums.ns[i];
+        }
+      return sides;
+    });
+    assert.notEqual(found[0].ns, found[1].ns);
+    assert.equal(await page.textContent("#matches"), `${found.map(({ side, count, ns }) => `${side} ${formatCount(count)} × · ${formatTime(ns)}`).join(" | ")} · Enter: next`);
   }));
 
 test("bars, icicle and tables add up to the change of the step", () =>
@@ -153,6 +171,20 @@ test("hostile names make no element", () =>
     assert.equal(await read(page, "document.querySelectorAll('img, svg, main script').length"), 0);
     assert.match(await page.textContent("#issues"), /<img src=x onerror=alert\(1\)><\/script>\{\{code\}\}/);
   }));
+
+test("on a phone, no heading, cell or text is cut: tables wrap, or scroll in their own box", () =>
+  open(
+    "comparison.html",
+    async (page) => {
+      for (const tab of TABS) {
+        await page.click(`#tab-${tab}`);
+        await settle(page);
+        for (const summary of await page.$$("#panel-tables:not([hidden]) summary")) await summary.click();
+        assert.deepEqual(await listCut(page), [], tab);
+      }
+    },
+    { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true },
+  ));
 
 test("a phone has no sideways scrolling; without scripts the parts of the change can be read", async () => {
   await open(

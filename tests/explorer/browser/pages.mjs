@@ -1,25 +1,24 @@
-// Opens simulated pages in Chromium (TRACEKIT_CHROMIUM, or /usr/bin/chromium).
+// Opens simulated pages in a browser: Chromium, unless a test names another.
 import assert from "node:assert/strict";
 import { readFileSync, mkdtempSync, statSync, writeFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before } from "node:test";
-import { PACKAGES, require } from "../load.mjs";
+import { PACKAGES } from "../load.mjs";
 import { simulatePage } from "../simulate.mjs";
+import { launchChromium } from "./browsers.mjs";
 
-const { chromium } = require("playwright-core");
 const AXE = readFileSync(path.join(PACKAGES, "node_modules/axe-core/axe.min.js"), "utf8");
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
 let browser;
 let folder;
 
 /** Writes simulated pages, and others by `write`, before the tests of a file, and starts a browser. */
-export function prepare(pages, write = () => undefined) {
+export function prepare(pages, write = () => undefined, launch = launchChromium) {
   before(async () => {
     folder = mkdtempSync(path.join(tmpdir(), "explorer-"));
     for (const [name, options] of Object.entries(pages)) writeFileSync(path.join(folder, name), simulatePage(options));
     write(folder);
-    browser = await chromium.launch({ executablePath: process.env.TRACEKIT_CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
+    browser = await launch();
   });
   after(async () => {
     await browser?.close();
@@ -45,10 +44,23 @@ export async function open(file, check, options = {}, hash = "") {
 }
 /** The text of a file beside the pages. */
 export const readFile = (name) => readFileSync(path.join(folder, name), "utf8");
+/** Writes a file beside the pages. */
+export const writeFile = (name, text) => writeFileSync(path.join(folder, name), text);
 /** The size of a page in bytes. */
 export const measureFile = (name) => statSync(path.join(folder, name)).size;
 export const read = (page, expression) => page.evaluate(expression);
 export const settle = (page) => page.waitForTimeout(350);
+/** Shown texts that do not fit into their element, and tables that are cut by a box that does not scroll. */
+export const listCut = (page) =>
+  page.evaluate(() => {
+    const isCut = (element) => element.checkVisibility() && !element.closest(".unseen") && getComputedStyle(element).display !== "inline" && element.scrollWidth > element.clientWidth;
+    const texts = [...document.querySelectorAll("h1, h2, h3, p, th, td, li, summary, button, select, .badge, .key")].filter(isCut);
+    const tables = [...document.querySelectorAll("table")].filter((table) => {
+      const box = table.parentElement;
+      return table.checkVisibility() && box.clientWidth < table.offsetWidth && !["auto", "scroll"].includes(getComputedStyle(box).overflowX);
+    });
+    return [...texts, ...tables].map((element) => `${element.tagName} ${element.textContent.slice(0, 60)}: ${element.scrollWidth} of ${element.clientWidth} px`);
+  });
 export const violations = async (page) => {
   await page.evaluate(AXE);
   const { violations: found } = await page.evaluate(() => axe.run());

@@ -1,11 +1,14 @@
 // Comparison pages that `tracekit compare` wrote, against their JSON: icicle and bars, steps by order, ranks, logs, snapshots.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { open, read, readFile, settle, violations } from "./pages.mjs";
+import { load } from "../load.mjs";
+import { listCut, open, read, readFile, settle, violations } from "./pages.mjs";
 import { prepareWritten } from "./written.mjs";
 
 prepareWritten("comparison", "sides", "logs", "snapshots");
 
+const { formatTime } = await load("format");
+const { formatChange } = await load("change");
 const near = (value, expected, slack = 1) => assert.ok(Math.abs(value - expected) <= slack, `${value} ${expected}`);
 const readJson = (name) => JSON.parse(readFile(`${name}.json`));
 const sum = (list, get) => list.reduce((total, one) => total + get(one), 0);
@@ -115,12 +118,12 @@ test("all ranks of both sides are rows; the slow rank of one side is seen, and a
     for (const row of places) assert.deepEqual(row, places[0]);
   }));
 
-for (const [name, tabs] of [["logs", ["All tables"]], ["snapshots", ["Change", "All tables"]]])
+for (const [name, hasStrip, tabs] of [["logs", true, ["Stages", "All tables"]], ["snapshots", false, ["Change", "All tables"]]])
   test(`a comparison of ${name} has its first table, and no tab without content`, () =>
     open(
       `${name}.html`,
       async (page) => {
-        assert.equal(await page.isVisible("#strip"), false);
+        assert.equal(await page.isVisible("#strip"), hasStrip);
         assert.deepEqual(await page.$$eval("[role=tab]", (all) => all.map((tab) => tab.textContent)), tabs);
         for (const tab of await page.$$("[role=tab]")) {
           await tab.click();
@@ -131,6 +134,61 @@ for (const [name, tabs] of [["logs", ["All tables"]], ["snapshots", ["Change", "
       },
       { bypassCSP: true },
     ));
+
+for (const name of ["comparison", "sides", "logs", "snapshots"])
+  test(`${name}: at a width of 390 px no text is cut on any tab`, () =>
+    open(
+      `${name}.html`,
+      async (page) => {
+        for (const tab of await page.$$("[role=tab]")) {
+          await tab.click();
+          await settle(page);
+          for (const summary of await page.$$("[role=tabpanel]:not([hidden]) details:not([open]) summary")) await summary.click();
+          assert.deepEqual(await listCut(page), []);
+          assert.ok((await read(page, "document.documentElement.scrollWidth")) <= 390);
+        }
+      },
+      { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true },
+    ));
+
+test("two logs have a strip of the stages of both sides, aligned; a selected step and a search count each side", () =>
+  open("logs.html", async (page) => {
+    const lines = Object.fromEntries(["slow", "fast"].map((name) => [name, readFile(`${name}.jsonl`).trim().split("\n").map((line) => JSON.parse(line).data)]));
+    const shown = await read(page, () => {
+      const { data, state } = explorer;
+      const place = (row, time) => {
+        const piece = state.alignment.pieces.get(row).filter(({ start }) => start <= time).at(-1);
+        return piece.at + time - piece.start;
+      };
+      return state.pair.map((row) => ({ counted: data.rows[row].steps.map(({ counted }) => counted), stages: data.rows[row].ranges[0].map(({ name, start, end, step }) => [data.names[name], step, end - start, place(row, start)]) }));
+    });
+    shown.forEach(({ counted, stages }, side) => {
+      const log = lines[["slow", "fast"][side]];
+      assert.deepEqual(counted, [false, ...Array(11).fill(true)]);
+      assert.deepEqual(stages.map(([name, step, ns]) => [name, step, ns]), log.flatMap((step, i) => ["gen", "update_actor"].map((name) => [name, i, Math.round(step[`timing_s/${name}`] * 1e9)])));
+    });
+    assert.deepEqual(shown[0].stages.map(([, , , at]) => at), shown[1].stages.map(([, , , at]) => at));
+    const readCells = () => page.$$eval("#top tbody tr", (all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    // The means of the report, of steps 2 to 12.
+    const { changes } = readJson("logs");
+    for (const { stage, base, opt } of changes.filter(({ unit, stage }) => unit === "ns" && stage)) {
+      const cells = (await readCells()).find(([name]) => name === stage);
+      assert.deepEqual(cells.slice(1), [formatTime(base), formatTime(opt), formatChange(opt - base), "11 → 11"]);
+    }
+    // 1 action: step 3 of both logs, exactly.
+    await read(page, "explorer.timeline.selectSteps([3])");
+    await settle(page);
+    const [before, after] = ["slow", "fast"].map((name) => lines[name][2]);
+    const expected = ["step", "gen", "update_actor"].map((stage) => [before, after].map((step) => Math.round(step[`timing_s/${stage}`] * 1e9)));
+    assert.deepEqual(await readCells(), ["step", "gen", "update_actor"].map((stage, i) => [stage, ...expected[i].map((ns) => formatTime(ns)), formatChange(expected[i][1] - expected[i][0]), "1 → 1"]));
+    await page.fill("#find", "gen");
+    const totals = ["slow", "fast"].map((name) => sum(lines[name], (step) => Math.round(step["timing_s/gen"] * 1e9)));
+    assert.equal(await page.textContent("#matches"), `slow.jsonl 12 × · ${formatTime(totals[0])} | fast.jsonl 12 × · ${formatTime(totals[1])} · Enter: next`);
+    // A bar of a chart selects its step of that side.
+    await page.click("#panel-stages canvas >> nth=1", { position: { x: 70, y: 100 } });
+    await settle(page);
+    assert.match(await page.textContent("#top h2"), /step 1 · 2 logs/);
+  }));
 
 test("numbers of logs and snapshots are those of the JSON", async () => {
   await open("logs.html", async (page) => {

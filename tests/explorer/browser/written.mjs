@@ -9,7 +9,9 @@ const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
 const PYTHON = process.env.TRACEKIT_PYTHON ?? [`${ROOT}.venv/bin/python`].find(existsSync) ?? "python3";
 
 /** Writes these pages, each as NAME.html with its NAME.json, before the tests of a file. */
-export const prepareWritten = (...names) => prepare({}, (folder) => execFileSync(PYTHON, [`${ROOT}tests/explorer/write_pages.py`, folder, ...names], { stdio: ["ignore", "ignore", "inherit"] }));
+export const prepareWritten = (...names) => prepareWrittenIn(undefined, ...names);
+/** The same for a browser that `launch` starts. */
+export const prepareWrittenIn = (launch, ...names) => prepare({}, (folder) => execFileSync(PYTHON, [`${ROOT}tests/explorer/write_pages.py`, folder, ...names], { stdio: ["ignore", "ignore", "inherit"] }), launch);
 
 /** The rows of a table of a report, as objects by column. */
 export function readTable(file, question, table) {

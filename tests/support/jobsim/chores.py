@@ -16,7 +16,7 @@ WRITE = "<built-in method write of _io.BufferedWriter object at 0x7f3c2d1ae5a0>"
 def spend_in(rank: Rank, ns: int, function: str, builtin: str) -> None:
     """Spend host time in a function that launches nothing."""
     with rank.frame(function), rank.frame(builtin):
-        rank.now += ns
+        rank.stall(ns)
 
 
 def reward(rank: Rank) -> Program:
@@ -142,8 +142,7 @@ def fetch_optimizer(rank: Rank, *, back: bool) -> None:
     b = rank.behaviour
     if not b.offload_bytes:
         return
-    memory = "Pageable" if b.offload_pageable else "Pinned"
-    kind = f"DtoH (Device -> {memory})" if back else f"HtoD ({memory} -> Device)"
+    kind = f"DtoH (Device -> {b.memory})" if back else f"HtoD ({b.memory} -> Device)"
     function = "offload_fsdp_optimizer" if back else "load_fsdp_optimizer"
     with rank.apart(function), rank.frame(f"verl/utils/fsdp_utils.py(201): {function}"):
         for _ in range(4):
@@ -164,7 +163,7 @@ def compile_barely(rank: Rank, ns: int) -> None:
     """Compile without ranges of it: the host is silent, and loads the new code."""
     with rank.apart("compile"), rank.frame("torch/_dynamo/eval_frame.py(574): _fn"):
         for _ in range(3):
-            rank.now += ns * 9 // 32
+            rank.stall(ns * 9 // 32)
             rank.call("cuModuleLoadData", ns * 5 // 96)
 
 
@@ -182,7 +181,7 @@ def hiccup(rank: Rank, step: int) -> None:
     where = int(noise.uniform(job.seed, "hiccup") * job.ranks)
     when = job.first_step + 1 + int(noise.uniform(job.seed, "hiccup step") * (job.steps - 1))
     if job.hiccup_ns and (rank.rank, step) == (where, when):
-        rank.now += job.hiccup_ns
+        rank.stall(job.hiccup_ns)
 
 
 def collect_a_little(rank: Rank, step: int, stage: str) -> None:

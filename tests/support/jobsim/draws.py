@@ -43,3 +43,7 @@ class Draw:
     def fault(self, change: dict[str, Any], **where: Any) -> Fault:
         """The fault of this kind."""
         return Fault(self.kind, change, **where)
+
+    def pageable(self, change: dict[str, Any], **where: Any) -> Fault:
+        """The fault of this kind: copies of pageable memory, which are copies of pinned memory in the repaired run."""
+        return self.fault({**change, "pageable": True}, repair=change, **where)

@@ -78,8 +78,8 @@ def item_in_loop(d: Draw) -> Built:
 
 def pageable_copies(d: Draw) -> Built:
     """Batches lie in pageable memory."""
-    change = {"pageable_bytes": int(d.about(7 * 2**20))}
-    return {}, (d.fault(change, stage="update_actor", place="Pageable"),)
+    change = {"batch_bytes": int(d.about(7 * 2**20))}
+    return {}, (d.pageable(change, stage="update_actor", place="Pageable"),)
 
 
 def allocator_churn(d: Draw) -> Built:
@@ -230,9 +230,9 @@ def late_start(d: Draw) -> Built:
 
 
 def logits_to_host(d: Draw) -> Built:
-    """Logits are copied to the host in every micro-batch."""
+    """Logits are copied to pageable memory of the host in every micro-batch."""
     change = {"logits_bytes": int(d.about(8 * 2**20))}
-    return {}, (d.fault(change, stage="update_actor", place="DtoH"),)
+    return {}, (d.pageable(change, stage="update_actor", place="DtoH"),)
 
 
 def rotating_tokens(d: Draw) -> Built:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jobsim.proposals import Proposal
+
 RANKS_OF_HOST = 8
 
 
@@ -31,10 +33,15 @@ class Behaviour:
     """Whether collectives run beside compute."""
     items: bool = False
     """The host reads each of the job's norms as it is computed."""
-    pageable_bytes: int = 0
-    """Of every micro-batch of the update, copied to the device from pageable memory."""
+    batch_bytes: int = 0
+    """Of every micro-batch of the update, copied to the device."""
     logits_bytes: int = 0
-    """Of every micro-batch of the update, copied to the host and waited for."""
+    """Of every micro-batch of the update, copied to the host."""
+    pageable: bool = False
+    """Whether batches, logits, offloaded state and weights that go through the host lie in pageable memory there.
+
+    The host waits for such a copy. One of pinned memory takes its bytes at the rate of the link, and the host goes on.
+    """
     churn: int = 0
     """cudaFree and cudaMalloc calls in every micro-batch of the update."""
     gc_at: tuple[str, ...] = ()
@@ -93,7 +100,6 @@ class Behaviour:
     """Whether that time is a wait for a server instead of work in Python."""
     offload_bytes: int = 0
     """Optimizer state copied to the device before the optimizer and back after it."""
-    offload_pageable: bool = False
     cpu_optimizer_ns: int = 0
     """The optimizer runs on the host: gradients go there and weights come back."""
     hot_expert: float = 1.0
@@ -117,13 +123,18 @@ class Behaviour:
     layer_offload_bytes: int = 0
     """Activations of every layer copied to the host in the forward and back in the backward."""
     through_host: bool = False
-    """New weights go through pageable host memory."""
+    """New weights go through host memory."""
     objects_ns: int = 0
     """Python objects pickled and broadcast before each micro-batch of the update."""
     checkpoint_ns: int = 0
     """A checkpoint is written at the end of the step, in a stage of its own."""
     validate_decodes: int = 0
     """A validation generates so many iterations at the end of the step, in a stage of its own."""
+
+    @property
+    def memory(self) -> str:
+        """The kind of host memory, as the profiler names it."""
+        return "Pageable" if self.pageable else "Pinned"
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,8 @@ class Fault:
 
     kind: str
     change: dict[str, Any]
+    repair: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """The part of the change that stays in the repaired run: copies of pageable memory become copies of pinned memory."""
     ranks: tuple[int, ...] | None = None
     """None: all."""
     steps: tuple[int, ...] | None = None
@@ -241,6 +254,10 @@ class Job:
     hiccup_ns: int = 0
     """The host of one rank stops once in the run."""
     faults: tuple[Fault, ...] = ()
+    repaired: tuple[Fault, ...] = ()
+    """Faults that were removed; their `repair` stays."""
+    proposal: Proposal = field(default_factory=Proposal, compare=False)
+    """Fixes that findings proposed."""
     _behaviours: dict[tuple[int, int], Behaviour] = field(default_factory=dict, compare=False, repr=False)
 
     def gathered_bytes(self) -> int:
@@ -256,6 +273,9 @@ class Job:
         key = rank, step
         if key not in self._behaviours:
             changes: dict[str, Any] = {}
+            for fault in self.repaired:
+                if fault.hits(rank, step):
+                    changes |= fault.repair
             for fault in self.faults:
                 if fault.hits(rank, step):
                     changes |= fault.change
@@ -265,7 +285,8 @@ class Job:
     def without(self, *removed: Fault) -> Job:
         """The same job, with the same noise, without these faults."""
         kept = tuple(fault for fault in self.faults if fault not in removed)
-        return replace(self, faults=kept, _behaviours={})
+        gone = tuple(fault for fault in self.faults if fault in removed)
+        return replace(self, faults=kept, repaired=(*self.repaired, *gone), _behaviours={})
 
     def host_of(self, rank: int) -> int:
         """The index of the rank's host."""

@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 from jobsim import chores
 from jobsim import kernels as k
+from jobsim.proposals import is_in
 from jobsim.rank import COMPUTE, Meeting, Rank
 
 Program = Generator[Meeting, int, None]
@@ -139,16 +140,14 @@ def forward(rank: Rank, rows: int, *, head: str = "", norms: int = 0, trains: bo
         mm(rank, rows, k.HIDDEN, k.VOCAB)
         elementwise(rank, "aten::gelu", k.SILU, rows, k.VOCAB, 1)
     with rank.frame("verl/workers/actor/dp_actor.py(88): _forward_micro_batch"):
-        there = 0
-        if b.overlap:
-            there = yield from gather(rank)
+        there: list[int] = []
+        ahead = b.overlap + is_in(rank.job.proposal.prefetching, rank.stage)
+        for _ in range(min(ahead, layers)):
+            there.append((yield from gather(rank)))
         for number in range(layers):
-            due = there
-            if not b.overlap:
-                due = yield from gather(rank, rank.free[COMPUTE])
-            elif number + 1 < layers:
-                there = yield from gather(rank)
-            rank.wait_for(due)
+            if number + ahead < layers:
+                there.append((yield from gather(rank, 0 if ahead else rank.free[COMPUTE])))
+            rank.wait_for(there[number])
             yield from layer(rank, rows, number)
             norms_of_activations(rank, norms)
             if trains:
@@ -173,13 +172,23 @@ def norms_of_activations(rank: Rank, norms: int) -> None:
                     rank.item()
 
 
+RUN_BACKWARD = "<built-in method run_backward of torch._C._EngineBase object at 0x7f3c2d1b7a30>"
+
+
 def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
-    """The backward of one micro-batch, on the autograd thread; gradients are reduced as layers end."""
+    """The backward of one micro-batch: the main thread waits for the autograd thread."""
+    rank.spend(30_000)
+    with rank.frame("torch/autograd/graph.py(824): _engine_run_backward"), rank.frame(RUN_BACKWARD):
+        yield from run_backward(rank, rows, reduce=reduce)
+    rank.spend(12_000)
+
+
+def run_backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
+    """What the autograd thread does in a backward; gradients are reduced as layers end."""
     b = rank.behaviour
     how = "align1" if b.unaligned else ""
     vocabulary = k.ODD_VOCAB if b.unaligned else k.VOCAB
     before, after = neighbours(rank)
-    rank.spend(30_000)
     rank.tid = rank.autograd
     if after is not None:
         rank.wait_for((yield from rank.peer("recv", after, rows * k.HIDDEN)))
@@ -197,7 +206,7 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
         if reduce:
             ready, size = rank.free[COMPUTE], rank.job.gathered_bytes() // 2
             ends.append((yield from rank.collective("_reduce_scatter_base", "dp", size, after=ready)))
-            if not b.overlap:
+            if not b.overlap and not is_in(rank.job.proposal.hiding, rank.stage):
                 rank.wait_for(ends[-1])
     if ends:
         rank.wait_for(max(ends))
@@ -207,7 +216,6 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
         mm(rank, rows, k.VOCAB, k.HIDDEN)
         mm(rank, k.HIDDEN, rows, k.VOCAB)
     rank.tid = rank.main
-    rank.spend(12_000)
 
 
 def backward_layer(rank: Rank, rows: int) -> Program:

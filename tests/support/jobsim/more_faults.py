@@ -59,8 +59,8 @@ def slow_sandbox(d: Draw) -> Built:
 
 def optimizer_offload(d: Draw) -> Built:
     """The optimizer's state comes from pageable memory and goes back there."""
-    change = {"offload_bytes": int(d.about(10 * 2**20)), "offload_pageable": True}
-    return {}, (d.fault(change, stage="update_actor", place="Pageable"),)
+    change = {"offload_bytes": int(d.about(10 * 2**20))}
+    return {}, (d.pageable(change, stage="update_actor", place="Pageable"),)
 
 
 def pinned_offload(d: Draw) -> Built:
@@ -200,7 +200,7 @@ def casts(d: Draw) -> Built:
 
 def weights_through_host(d: Draw) -> Built:
     """New weights reach the rollout engine through pageable memory."""
-    return {}, (d.fault({"through_host": True}, stage="update_weights", place="Pageable"),)
+    return {}, (d.pageable({"through_host": True}, stage="update_weights", place="Pageable"),)
 
 
 def object_broadcast(d: Draw) -> Built:
@@ -226,8 +226,8 @@ def two_slow_ranks(d: Draw) -> Built:
     one, other = d.dice.sample(range(d.ranks), 2)
     slower = {"clock": d.about(1.11, 0.98, 1.02)}
     clock = Fault("clock_of_one_of_two", slower, (one,), stage="update_actor")
-    pageable = {"pageable_bytes": int(d.about(11 * 2**20))}
-    copies = Fault("copies_of_one_of_two", pageable, (other,), stage="update_actor")
+    batch = {"batch_bytes": int(d.about(11 * 2**20))}
+    copies = Fault("copies_of_one_of_two", {**batch, "pageable": True}, (other,), stage="update_actor", repair=batch)
     return {}, (clock, copies)
 
 

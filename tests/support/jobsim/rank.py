@@ -18,6 +18,7 @@ from typing import NamedTuple
 from jobsim import noise
 from jobsim.job import Job
 from jobsim.kernels import PAGEABLE_BYTES_PER_NS, PINNED_BYTES_PER_NS, traffic_ns
+from jobsim.proposals import is_in
 
 START_NS = 1_795_160_500_000_000_000
 COMPUTE, COPY, FSDP, TENSOR, CONTROL, PIPE = 7, 13, 20, 24, 28, 32
@@ -28,6 +29,7 @@ OP_NS, CALL_NS = 7_000, 4_200
 SYNC_NAMES = {
     "cudaStreamSynchronize": "Stream Sync", "cudaEventSynchronize": "Event Sync", "cudaDeviceSynchronize": "Context Sync",
 }  # fmt: skip
+GRAPH_CALL_NS = 9_000
 CLOCK_NS = 1_000_000
 """Time in which the clock of a device follows its load."""
 CBID = {
@@ -152,6 +154,9 @@ class Rank:
         self.queue: deque[int] = deque()
         self.open_ranges: dict[int, list[HostRow]] = {self.main: [], self.autograd: []}
         self.open_frames: list[int] = []
+        self.open_names: list[str] = []
+        self.stage = ""
+        self._launching = 0
         self.external, self.correlation, self.frame_count = 0, 1_000, 0
         self.sequences: dict[str, int] = {}
         self.behaviour = job.behaviour(rank, job.first_step)
@@ -190,8 +195,33 @@ class Rank:
         yield
         self._at = before
 
+    @contextmanager
+    def in_stage(self, name: str) -> Iterator[None]:
+        """A stage; where it is launched as a graph, with the call that launches it."""
+        self.stage = name
+        if is_in(self.job.proposal.graphs, name):
+            self.now += GRAPH_CALL_NS
+        yield
+        self.stage = ""
+
+    @contextmanager
+    def in_op(self, name: str) -> Iterator[None]:
+        """The time in an op or call, of which a graph leaves nothing."""
+        self._launching += 1
+        self.open_names.append(name)
+        yield
+        self.open_names.pop()
+        self._launching -= 1
+
+    def stall(self, ns: int) -> None:
+        """Nothing; the host has done something of which nothing is recorded."""
+        if not self.job.proposal.ends_silence(self.stage, ns):
+            self.now += ns
+
     def spend(self, ns: float) -> None:
         """Nothing; the host has done something that takes so long on an idle core."""
+        if self._launching and is_in(self.job.proposal.graphs, self.stage):
+            ns = 0
         at = self._at = (self._at + 1) & noise.MASK
         behaviour = self.behaviour
         self.now += int(ns * behaviour.host * self._host[at])
@@ -235,18 +265,21 @@ class Rank:
     def op(self, name: str, ns: float = OP_NS, args: str = "") -> Iterator[None]:
         """An op that takes so long, besides what is done in it."""
         row = self.open(name, "cpu_op", args)
-        self.spend(ns * 0.6)
-        yield
-        self.spend(ns * 0.4)
+        with self.in_op(name):
+            self.spend(ns * 0.6)
+            yield
+            self.spend(ns * 0.4)
         self.close(row)
 
     @contextmanager
     def marked(self, name: str) -> Iterator[None]:
         """A `record_function` range."""
         row = self.open(name, "user_annotation")
+        self.open_names.append(name)
         self.spend(2_000)
         yield
         self.spend(1_000)
+        self.open_names.pop()
         self.close(row)
 
     @contextmanager
@@ -287,7 +320,10 @@ class Rank:
         """(start, correlation) of a runtime call; one that waits returns a little after `until`."""
         self.correlation += 1
         start = self.now
-        self.spend(ns)
+        with self.in_op(name):
+            self.spend(ns)
+        if self.job.proposal.frees(self.stage, name, self.open_names):
+            until = 0
         if until > self.now:
             self.now = until + 1_500
         if name in SYNC_NAMES and until in self._op_ending:
@@ -313,7 +349,8 @@ class Rank:
         self.room()
         issued = self.now
         self.correlation += 1
-        self.spend(ns)
+        with self.in_op(name):
+            self.spend(ns)
         category = "cuda_driver" if name.startswith("cuL") else "cuda_runtime"
         self.calls.append((category, name, self.tid, start, self.now, self.correlation, self.external))
         return issued + LAUNCH_LATENCY_NS, self.correlation
@@ -373,17 +410,18 @@ class Rank:
     ) -> int:  # fmt: skip
         """When the one kernel of this op ends."""
         row = self.open(op, "cpu_op", args)
-        self.spend(cost * 0.6)
-        ready, correlation = self.launch_call("cudaLaunchKernel", CALL_NS)
-        ready = max(ready, after)
-        end = self.place("kernel", name, stream, ready, self.lasting(ns), correlation, SHAPE)
-        self.spend(cost * 0.4)
+        with self.in_op(op):
+            self.spend(cost * 0.6)
+            ready, correlation = self.launch_call("cudaLaunchKernel", CALL_NS)
+            ready = max(ready, after)
+            end = self.place("kernel", name, stream, ready, self.lasting(ns), correlation, SHAPE)
+            self.spend(cost * 0.4)
         row.end = self.now
         return end
 
     def graph(self, kernels: list[tuple[str, float]]) -> int:
         """When a graph of these kernels ends."""
-        ready, correlation = self.launch_call("cudaGraphLaunch", 9_000)
+        ready, correlation = self.launch_call("cudaGraphLaunch", GRAPH_CALL_NS)
         end = 0
         for index, (name, ns) in enumerate(kernels):
             args = f'{SHAPE}, "graph id": 3, "graph node id": {12884901889 + index}'
@@ -412,7 +450,7 @@ class Rank:
             args = f'"bytes": {size}, "memory bandwidth (GB/s)": {size / dur:.6f}'
             ready = issued + LAUNCH_LATENCY_NS
             end = self.place("gpu_memcpy", f"Memcpy {kind}", stream, ready, dur, correlation, args)
-            if pageable and size > 64_000:
+            if pageable and size > 64_000 and not self.job.proposal.frees(self.stage, "cudaMemcpyAsync", [op]):
                 self.now = max(self.now, end + 2_000)
             self.calls.append(
                 ("cuda_runtime", "cudaMemcpyAsync", self.tid, start, self.now, correlation, self.external)

@@ -91,10 +91,10 @@ def drop_last_step(job: Job, ranks: list[Rank]) -> list[Rank]:
 
 
 def drop_first_step(job: Job, ranks: list[Rank]) -> list[Rank]:
-    """Begin the recording of one rank a step later."""
+    """Begin the recording of one rank a step later: that step is the first of its recording, which does not count."""
     rank = dice_of(job, "unequal").choice(ranks)
     keep_between(rank, rank.steps[1][1] - 1_000, rank.now + 1)
-    rank.kept_steps = rank.kept_steps[1:]
+    rank.kept_steps = rank.kept_steps[2:]
     return ranks
 
 

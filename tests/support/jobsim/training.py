@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from jobsim import chores, model, noise
 from jobsim import kernels as k
 from jobsim.chores import spend_in
+from jobsim.proposals import is_in
 from jobsim.rank import COMPUTE, COPY, Meeting, Rank
 
 Program = Generator[Meeting, int, None]
@@ -63,7 +64,7 @@ def one_step(rank: Rank, step: int) -> Program:
     if job.is_generator(rank.rank):
         yield from generate_aside(rank, step)
         return
-    rank.now += b.late_ns
+    rank.stall(b.late_ns)
     load(rank)
     if job.rollout and not job.async_rollout:
         with stage(rank, step, "gen"):
@@ -113,7 +114,7 @@ def generate_aside(rank: Rank, step: int) -> Program:
 def stage(rank: Rank, step: int, name: str) -> Iterator[None]:
     """One stage, in the profile and on the stack."""
     rank.begin(step, name)
-    with rank.marked(name), rank.frame(FRAME_OF_STAGE[name]):
+    with rank.in_stage(name), rank.marked(name), rank.frame(FRAME_OF_STAGE[name]):
         rank.spend(25_000)
         chores.collect_a_little(rank, step, name)
         yield
@@ -174,7 +175,10 @@ def generate(rank: Rank, step: int, more: int = 0) -> None:
                 before = recompute(rank, running, before)
             before = decode(rank, running, pace * job.tokens / 1024, before)
         with rank.apart("tail"):
-            for _ in range(b.tail):
+            if job.proposal.full_batches_from > TAIL_RUNNING:
+                for _ in range(math.ceil(b.tail * TAIL_RUNNING / most)):
+                    before = decode(rank, most, pace * job.tokens / 1024, before)
+            for _ in range(b.tail if job.proposal.full_batches_from <= TAIL_RUNNING else 0):
                 before = decode(rank, TAIL_RUNNING, TAIL_NS * job.tokens / 1024, before)
         rank.call("cudaEventSynchronize", 2_500, until=before)
 
@@ -207,7 +211,7 @@ def decode(rank: Rank, running: int, ns: float, before: int) -> int:
     rank.spend(30_000)
     if b.scheduler_ns:
         with rank.frame("vllm/v1/core/sched/scheduler.py(164): schedule"):
-            rank.now += b.scheduler_ns
+            rank.stall(b.scheduler_ns)
     return end
 
 
@@ -301,7 +305,7 @@ def update(rank: Rank, rows: int, step: int) -> Program:
             if rank.reads():
                 rank.item()
         pause(rank, f"update_actor {mini}" if mini else "update_actor")
-        rank.now += b.pauses[mini] if mini < len(b.pauses) else 0
+        rank.stall(b.pauses[mini] if mini < len(b.pauses) else 0)
     if b.log_ns:
         spend_in(
             rank,
@@ -334,7 +338,8 @@ def micro_batches(rank: Rank, rows: int, mini: int) -> Program:
             yield from chores.send_objects(rank)
             yield from train(rank, size)
             if job.pipeline == 1:
-                reduce = b.reduce_often or micro == job.micros - 1
+                often = b.reduce_often and not is_in(job.proposal.accumulating, rank.stage)
+                reduce = often or micro == job.micros - 1
                 yield from model.backward(rank, size, reduce=reduce)
     for micro, size in enumerate(sizes if job.pipeline > 1 else ()):
         with rank.marked(f"backward{micro}"):
@@ -358,16 +363,16 @@ def train(rank: Rank, rows: int) -> Program:
     if rank.job.copy_stream:
         rank.wait_for(end)
     with rank.apart("train"):
-        if b.pageable_bytes:
+        if b.batch_bytes:
             with rank.frame("verl/protocol.py(412): to"):
-                rank.copy("HtoD (Pageable -> Device)", b.pageable_bytes, op="aten::to")
+                rank.copy(f"HtoD ({b.memory} -> Device)", b.batch_bytes, op="aten::to")
         for _ in range(b.churn):
             rank.call("cudaFree", 280_000, until=max(rank.free.values()) + 200_000)
             rank.call("cudaMalloc", 420_000)
     yield from model.forward(rank, rows, norms=rank.job.norms, trains=True)
     if b.logits_bytes:
         with rank.apart("logits"), rank.frame("verl/workers/actor/dp_actor.py(402): keep_logits"):
-            rank.copy("DtoH (Device -> Pageable)", b.logits_bytes, op="aten::to")
+            rank.copy(f"DtoH (Device -> {b.memory})", b.logits_bytes, op="aten::to")
 
 
 def compile_again(rank: Rank, ns: int) -> None:
@@ -385,11 +390,13 @@ def send_weights(rank: Rank) -> Program:
     """The new weights go to the rollout engine: in four buckets, or tensor by tensor."""
     b, job = rank.behaviour, rank.job
     size = job.layers * job.gathered_bytes() // 2
-    messages = b.sync_tensors or 4
+    messages = 1 if job.proposal.weights_at_once else b.sync_tensors or 4
+    copied = [rank.free[COMPUTE]] * 2
+    behind = 2 if is_in(job.proposal.prefetching, "update_weights") else 1
     how = "broadcast" if job.async_rollout else "_allgather_base"
     for _ in range(messages):
         rank.spend(12_000)
-        end = yield from rank.collective(how, "default_pg", size // messages // 1024 * 1024, after=rank.free[COMPUTE])  # fmt: skip
+        end = yield from rank.collective(how, "default_pg", size // messages // 1024 * 1024, after=copied[-behind])  # fmt: skip
         rank.wait_for(end)
         if b.sync_tensors:
             with rank.frame("verl/workers/sharding_manager/fsdp_vllm.py(151): load_tensor"):
@@ -397,9 +404,10 @@ def send_weights(rank: Rank) -> Program:
                 rank.spend(60_000)
         elif b.through_host:
             with rank.frame("verl/workers/sharding_manager/fsdp_vllm.py(163): to_cpu"):
-                rank.copy("DtoH (Device -> Pageable)", size // messages // 4, op="aten::to")
-                rank.copy("HtoD (Pageable -> Device)", size // messages // 4, op="aten::to")
+                rank.copy(f"DtoH (Device -> {b.memory})", size // messages // 4, op="aten::to")
+                rank.copy(f"HtoD ({b.memory} -> Device)", size // messages // 4, op="aten::to")
         else:
             rank.copy("DtoD (Device -> Device)", 2 * size // messages)
+        copied.append(rank.free[COMPUTE])
     if job.sync_steps:
         rank.call("cudaStreamSynchronize", 2_500, until=rank.free[COMPUTE])

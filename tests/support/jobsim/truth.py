@@ -9,7 +9,7 @@ from typing import Any
 
 from jobsim import kineto
 from jobsim.engine import run
-from jobsim.job import Job
+from jobsim.job import Fault, Job
 from jobsim.rank import Rank
 from jobsim.switches import SWITCHES
 
@@ -38,17 +38,23 @@ def mean_of_device(rank: Rank, steps: list[int]) -> float:
     return (rank.device_ends[last] - start) / (last - first + 1)
 
 
-def truth(job: Job, ranks: list[Rank], steps: list[int] | None = None) -> dict[str, Any]:
-    """What was planted, and the ns of a step that each fault and all faults cost, in these steps or those that count."""
+def truth(
+    job: Job, ranks: list[Rank], steps: list[int] | None = None, recorded: list[Rank] | None = None
+) -> dict[str, Any]:
+    """What was planted, and the ns of a step that each fault and all faults cost, in these steps or those that count.
+
+    The cost of all is that of faults on `recorded` ranks: a recording does not show what another rank does.
+    """
     steps = steps or counted(job)
+    seen = [fault for fault in job.faults if is_recorded(fault, ranks if recorded is None else recorded)]
     slow = mean_step(ranks, steps)
     costs = []
     for fault in job.faults:
         alone = job.without(fault)
         costs.append(round(slow - mean_step(run(alone), steps)))
-    together = costs[0] if len(costs) == 1 else 0
+    together = costs[0] if len(costs) == 1 and seen else 0
     if len(costs) > 1:
-        together = round(slow - mean_step(run(job.without(*job.faults)), steps))
+        together = round(slow - mean_step(run(job.without(*seen)), steps))
     return {
         "simulated": kineto.NOTICE,
         "name": job.name,
@@ -61,7 +67,7 @@ def truth(job: Job, ranks: list[Rank], steps: list[int] | None = None) -> dict[s
         "steps_that_count": steps,
         "step_ns_without": round(slow) - together,
         "all_faults_ns": together,
-        "costs": costs_of_kinds(job, slow, steps) or {job.faults[0].kind: together} if job.faults else {},
+        "costs": costs_of_kinds(job, slow, steps, seen) or {job.faults[0].kind: together} if job.faults else {},
         "first_steps_ns": first_steps(job, ranks),
         "faults": [
             {**{key: value for key, value in asdict(fault).items() if value is not None}, "cost_ns": cost}
@@ -70,13 +76,18 @@ def truth(job: Job, ranks: list[Rank], steps: list[int] | None = None) -> dict[s
     }  # fmt: skip
 
 
-def costs_of_kinds(job: Job, slow: float, steps: list[int]) -> dict[str, int]:
-    """Return what each kind of fault costs, where several were planted."""
+def is_recorded(fault: Fault, recorded: list[Rank]) -> bool:
+    """Whether any rank that a fault hits was recorded."""
+    return fault.ranks is None or any(rank.rank in fault.ranks for rank in recorded)
+
+
+def costs_of_kinds(job: Job, slow: float, steps: list[int], seen: list[Fault]) -> dict[str, int]:
+    """Return what each kind of fault costs on recorded ranks, where several were planted."""
     kinds = dict.fromkeys((fault.kind for fault in job.faults), 0)
     if len(kinds) < 2:
         return {}
     for kind in kinds:
-        own = [fault for fault in job.faults if fault.kind == kind]
+        own = [fault for fault in seen if fault.kind == kind]
         kinds[kind] = round(slow - mean_step(run(job.without(*own)), steps))
     return kinds
 
@@ -113,6 +124,6 @@ def make(job: Job, folder: Path, switch: str = "none") -> dict[str, Any]:
     recorded = chosen.record(job, ranks)
     paths = [kineto.write(rank, profile) for rank in recorded]
     lost = chosen.spoil(job, recorded, paths)
-    figures = truth(job, ranks, common_steps(job, recorded, lost)) | {"switch": switch}
+    figures = truth(job, ranks, common_steps(job, recorded, lost), recorded) | {"switch": switch}
     (folder / "truth.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return figures

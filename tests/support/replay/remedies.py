@@ -121,8 +121,30 @@ def bare_compile(job: Job, fault: Fault) -> Changes:
     return silence(job, fault) + removed_range("cuModuleLoadData")(job, fault)
 
 
+def pinned(direction: str, key: str, parts: int = 1) -> Callable[[Job, Fault], Changes]:
+    """Copies of `parts` equal parts of these bytes, asynchronous and at the rate of pinned memory."""
+
+    def change(job: Job, fault: Fault) -> Changes:
+        return pin(direction, fault.change[key] / parts, where(fault))
+
+    return change
+
+
+def pin(direction: str, size: float, inside: dict[str, Any]) -> Changes:
+    op = f"{direction}.*Pageable"
+    factor = (1_400 + size / PINNED) / (1_400 + size / PAGEABLE)
+    return [
+        {"do": "unblock", "op": op, **inside},
+        {"do": "scale", "on": "device", "op": op, "factor": factor, **inside},
+    ]
+
+
+def pinned_state(job: Job, fault: Fault) -> Changes:
+    return [change for way in ("HtoD", "DtoH") for change in pinned(way, "offload_bytes", 4)(job, fault)]
+
+
 def offload(job: Job, fault: Fault) -> Changes:
-    copies = removed_ops(op="Page|Pinned", by="aten::to", host="aten::to")(job, fault)
+    copies = removed_ops(op="Pinned", by="aten::to", host="aten::to")(job, fault)
     return copies + removed_range("cudaDeviceSynchronize")(job, fault)
 
 
@@ -224,13 +246,8 @@ def weight_sync(job: Job, fault: Fault) -> Changes:
 
 def through_host(job: Job, fault: Fault) -> Changes:
     size = job.layers * job.gathered_bytes() // 2 // 4
-    there, copy = 1_400 + size / 4 / PAGEABLE, 2_500 + 4 * size / HBM
     inside = {"range": "^update_weights$"}
-    return [
-        {"do": "remove", "op": "DtoH.*Pageable", "host": "aten::to", **inside},
-        {"do": "unblock", "op": "HtoD .Pageable", **inside},
-        {"do": "scale", "on": "device", "op": "HtoD .Pageable", "factor": copy / there, **inside},
-    ]
+    return [change for way in ("HtoD", "DtoH") for change in pin(way, size / 4, inside)]
 
 
 def nan_checks(job: Job, fault: Fault) -> Changes:
@@ -258,7 +275,7 @@ def frequent_reduction(job: Job, fault: Fault) -> Changes:
     return removed_collectives(op="ReduceScatter", range="micro_batch", not_range=last)(job, fault)
 
 
-PAGED = removed_ops(op="HtoD.*Pageable", host="aten::to")
+PAGED = pinned("HtoD", "batch_bytes")
 COMPILED = removed_range("compile_inner")
 REMEDIES: dict[str, Callable[[Job, Fault], Changes]] = {
     "straggler_clock": clock, "straggler_late": clock, "four_stragglers": clock, "slow_host": clock, "drift": clock,
@@ -285,10 +302,10 @@ REMEDIES: dict[str, Callable[[Job, Fault], Changes]] = {
     "kv_preemption": removed_range("execute_context_1"), "idle_rollout": idle_rollout,
     "contiguous_copies": removed_ops(op="direct_copy", host="aten::copy_"),
     "casts": removed_ops(op="direct_copy", host="aten::to"),
-    "logits_to_host": removed_ops(op="DtoH.*Pageable", host="aten::to"),
+    "logits_to_host": pinned("DtoH", "logits_bytes"),
     "memory_mapping": removed_range("cuMem"), "resharding": resharding, "slow_weight_sync": weight_sync,
     "weights_through_host": through_host, "reward_in_python": reward, "reward_on_first_rank": reward,
-    "reward_server": reward, "slow_sandbox": reward, "optimizer_offload": offload, "pinned_offload": offload,
+    "reward_server": reward, "slow_sandbox": reward, "optimizer_offload": pinned_state, "pinned_offload": offload,
     "layer_offload": removed_ops(op="Pinned", by="aten::to", host="aten::to"), "device_syncs": device_sync,
     "frequent_reduction": frequent_reduction,
     "small_reductions": removed_collectives(op="AllReduce", range="micro_batch"), "nan_checks": nan_checks,

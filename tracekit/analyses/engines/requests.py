@@ -88,7 +88,7 @@ def _find_request_tail(measured: Measurements, times: RequestTimes, thresholds: 
                 "tail_part", round(float(times.parts[name][tail].mean())), "ns", "lower", label="the same, mean then"
             ),
         ),
-        (Place(source=times.source, name=PART_TITLES[name], run=times.run),),
+        (Place(source=times.sources[0], name=PART_TITLES[name], run=times.run),),
         caveats=("a synchronous step waits for its slowest request; an asynchronous one may not",),
     )
 

@@ -16,11 +16,12 @@ from tracekit.job.report.copy_directions import DIRECTION_TITLES
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_cost_instances, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.run_log.settings import describe_proposals, multiply_by
+from tracekit.job.run_log.settings import describe_proposals
 from tracekit.job.run_log.stages import list_logged_steps
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
+from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -334,13 +335,15 @@ def _find_slow_weight_sync(
 
 def _propose_sync_settings(measured: Measurements, run: str | None, gain_ns: float) -> str:
     """Propose settings of the weight sync, where a log of the run has them."""
+    logs = [steps for steps in list_logged_steps(measured) if steps.log.run == run]
+    if not logs:
+        return ""
     engine = "actor_rollout_ref.rollout.checkpoint_engine"
-    proposals = (
-        (f"{engine}.backend", lambda setting: "nccl" if setting.value == "naive" else None),
-        (f"{engine}.update_weights_bucket_megabytes", multiply_by(2)),
-    )
-    settings = [steps.settings for steps in list_logged_steps(measured) if steps.log.run == run]
-    return describe_proposals(settings[0], proposals, gain_ns / 1e9) if settings else ""
+    proposals = ((f"{engine}.backend", lambda setting: "nccl" if setting.value == "naive" else None),)
+    named = name_advised_settings("weight-sync", logs[0].log.framework.code)
+    if logs[0].is_verl:
+        named = f" ({engine}.backend, {engine}.update_weights_bucket_megabytes)"
+    return named + describe_proposals(logs[0].settings, proposals, gain_ns / 1e9)
 
 
 def _pick_weight_syncs(measured: Measurements, sync: WeightSync) -> tuple[Instance, ...]:

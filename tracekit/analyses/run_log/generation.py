@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,9 +21,17 @@ from tracekit.job.run_log.evidence import (
     reaches_limit,
 )
 from tracekit.job.run_log.generation_tail import measure_generation_tail
-from tracekit.job.run_log.settings import describe_proposals, multiply_by, raise_to
+from tracekit.job.run_log.schedules import measure_tail_cut
+from tracekit.job.run_log.settings import (
+    compute_needed_factor,
+    describe_proposals,
+    describe_scaled_proposals,
+    lower_to,
+    raise_to,
+)
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
+from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -89,17 +98,27 @@ def _find_generation_tails(steps: LoggedSteps, thresholds: Thresholds, of_run: s
     )
 
 
+DROPPED_ANSWERS = 0.05
+"""Share of the answers that a cut at their 95th percentile drops."""
+
+
 def _advise_on_tail(steps: LoggedSteps, bound_s: float, gen_s: Floats) -> str:
-    """Advise how to cut the tail; half the longest answer is at most half of generation."""
+    """Advise how to cut the tail: proposed values drop or truncate the longest 5 % of the answers."""
     if not steps.is_verl:
-        return "cut or avoid the tail: limit the length of answers, an overlong penalty, oversampling, partial rollouts, or a trainer that generates ahead"
-    half_s = min(bound_s, compute_known_median(gen_s[steps.counted.steady]) / 2)
+        advice = "cut or avoid the tail: limit the length of answers, an overlong penalty, oversampling, partial rollouts, or a trainer that generates ahead"
+        return advice + name_advised_settings("generation-tail", steps.log.framework.code)
     advice = "cut or avoid the tail: data.max_response_length, an overlong penalty, actor_rollout_ref.rollout.over_sample_rate, partial rollout, or a trainer that is one step off or fully async"
-    shorter = describe_proposals(
-        steps.settings, [("data.max_response_length", multiply_by(0.5))], half_s, "and truncates longer answers"
+    cut = measure_tail_cut(steps)
+    if cut is None:
+        return advice
+    saved_s = min(bound_s, compute_known_median(gen_s[steps.counted.steady]) * cut.saved_ratio)
+    proposals = (
+        ("data.max_response_length", lower_to(math.floor(cut.limit))),
+        ("actor_rollout_ref.rollout.over_sample_rate", raise_to(DROPPED_ANSWERS)),
     )
-    more = [("actor_rollout_ref.rollout.over_sample_rate", raise_to(0.1))]
-    return advice + shorter + describe_proposals(steps.settings, more, bound_s)
+    return advice + describe_proposals(
+        steps.settings, proposals, saved_s, "without the longest 5 % of the answers, if lengths fall off exponentially"
+    )
 
 
 def _describe_answer_lengths(steps: LoggedSteps) -> str:
@@ -146,7 +165,13 @@ def _find_slow_tools(steps: LoggedSteps, thresholds: Thresholds, of_run: str) ->
         f"{format_quantity(float(np.median(tool[known][is_slow])) * 1e9, 'ns')}, "
         f"{format_quantity(float(np.median(share[is_slow])), 'ratio')} of its time{of_run}",
         "shorten or limit tool calls: actor_rollout_ref.rollout.multi_turn.max_parallel_calls, multi_turn.max_assistant_turns, actor_rollout_ref.rollout.agent.num_workers, a time limit in the tool"
-        + describe_proposals(steps.settings, _TOOL_PROPOSALS, seconds),
+        + describe_scaled_proposals(
+            steps.settings,
+            ("actor_rollout_ref.rollout.multi_turn.max_parallel_calls",),
+            _compute_tool_factor(tool[known][is_slow], generate[known][is_slow], limit["tool_ratio"]),
+            seconds,
+            f"until tools take less than {format_quantity(limit['tool_ratio'], 'ratio')} of the slowest sample, if calls scale with it",
+        ),
         (
             Metric(
                 "tool_ratio",
@@ -186,7 +211,7 @@ def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
         "reward-time",
         thresholds.severity(ratio),
         f"rewards take {format_quantity(ratio, 'ratio')} of the step: {format_quantity(median_s * 1e9, 'ns')}{of_run}",
-        _advise_on_rewards(steps, median_s),
+        _advise_on_rewards(steps, median_s, limit["step_ratio"]),
         (
             Metric("reward_ratio", ratio, "ratio", "lower", label="of the step, median"),
             *list_gpu_hour_evidence(steps, median_s),
@@ -198,22 +223,22 @@ def _find_slow_rewards(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
     )
 
 
-_TOOL_PROPOSALS = (
-    ("actor_rollout_ref.rollout.multi_turn.max_parallel_calls", multiply_by(2)),
-    ("actor_rollout_ref.rollout.agent.num_workers", multiply_by(2)),
-)
-_REWARD_PROPOSALS = (
-    ("reward.num_workers", multiply_by(2)),
-    ("reward.sandbox_fusion.max_concurrent", multiply_by(2)),
-)
+_REWARD_KEYS = ("reward.num_workers", "reward.sandbox_fusion.max_concurrent")
 
 
-def _advise_on_rewards(steps: LoggedSteps, median_s: float) -> str:
-    """Advise how to compute rewards faster: twice the workers save at most half."""
+def _compute_tool_factor(tool: Floats, generate: Floats, limit: float) -> float:
+    """Compute the factor by which tools of the slowest samples have to be faster to stay below a share of their time."""
+    return compute_needed_factor(float(np.median(tool / (tool + generate))), 1.0, limit)
+
+
+def _advise_on_rewards(steps: LoggedSteps, median_s: float, limit: float) -> str:
+    """Advise how to compute rewards faster: by so many more workers that rewards fall below the limit of the rule."""
     if not steps.is_verl:
         return "compute rewards while samples are generated, with more workers"
     advice = "compute rewards while samples are generated, with more workers: reward.num_workers, reward.sandbox_fusion.max_concurrent"
-    return advice + describe_proposals(steps.settings, _REWARD_PROPOSALS, median_s / 2, "if rewards scale with them")
+    factor = compute_needed_factor(median_s, compute_known_median(steps.step_s[steps.counted.steady]), limit)
+    what = f"until rewards take less than {format_quantity(limit, 'ratio')} of the step, if they scale with it"
+    return advice + describe_scaled_proposals(steps.settings, _REWARD_KEYS, factor, median_s, what)
 
 
 ANALYSIS = Analysis(

@@ -11,8 +11,10 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
-from tracekit.job.run_log.generation_tail import measure_generation_tail
+from tracekit.job.run_log.generation_tail import measure_generation_tail, measure_recorded_tail
+from tracekit.job.run_log.gpu_headroom import LEAST_HEADROOM, MOST_HEADROOM, measure_reserved_peak
 from tracekit.job.run_log.lengths import choose_step_lengths
+from tracekit.job.run_log.run_table import make_logged_run_sheet
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
 from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS
@@ -22,7 +24,7 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, choose_narrowest, select_rows
 from tracekit.model.tables.columns import NAME, STEP
 from tracekit.model.tables.frame import Frame, from_rows
-from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.labels import choose_plural, join_first_few
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity, format_ranges
@@ -99,6 +101,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         metrics=lambda: tuple(_list_log_metrics(logs)),
         sheets=lambda: select_filled_sheets(
             _make_logged_stage_sheet(measured, logs),
+            make_logged_run_sheet(measured, logs),
             _make_schedule_sheet(measured, logs),
             _make_setting_sheet(measured, logs),
         ),
@@ -140,17 +143,17 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
         *make_run_heading(measured),
         *parse_headings("""
             stage | stage
-            mean_ns | per step | ns | Mean over all steps, including steps without it: the rows below the first add up to it.
+            mean_ns | per step | ns | Mean over the counted steps; of validation and checkpoints over all steps. Steps without the stage are included, so the rows below the first add up to it.
             share_ratio | share | ratio | Part of the wall time.
             median_ns | median | ns | Over the steps that have it, without warm-up.
             iqr_ns | IQR | ns | Range of the middle half.
             trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
-            gpu_hours | GPU-hours | number | Over all logged steps.
+            gpu_hours | GPU-hours | number | This time per step, times the number of logged steps and of GPUs.
             price | cost | number | Price of the GPU-hours.
             how | note
         """),
     )
-    caption = " ".join(_describe_counted_steps(steps) for steps in logs[:1])
+    caption = f"{_describe_all_counted_steps(logs)} Stages are disjoint and add up to the first row."
     return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
 
 
@@ -164,7 +167,8 @@ def _make_schedule_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) 
         if not len(known) or not steps.counted.is_enough:
             continue
         step_s = float(np.median(steps.step_s[steps.counted.steady]))
-        for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1))):
+        recorded = measure_recorded_tail(measured, steps.log.run)
+        for scheduled in predict_schedules(steps, float(np.clip(np.median(known), 0, 1)), recorded):
             change = None if scheduled.step_s is None else scheduled.step_s / step_s - 1
             if change is None or abs(change) >= LEAST_CHANGE:
                 step_ns = None if scheduled.step_s is None else round(scheduled.step_s * 1e9)
@@ -200,8 +204,22 @@ def _make_setting_sheet(measured: Measurements, logs: tuple[LoggedSteps, ...]) -
     return make_sheet("settings", "Settings of the run", headings, table, caption=caption)
 
 
+def _describe_all_counted_steps(logs: tuple[LoggedSteps, ...]) -> str:
+    """Describe the steps behind the means of all logs: once, or by run where they differ."""
+    runs: dict[str, list[str]] = {}
+    for steps in logs:
+        runs.setdefault(_describe_counted_steps(steps), []).append(str(steps.log.run))
+    if len(runs) == 1:
+        return f"{next(iter(runs))}."
+    return f"{'; '.join(f'{join_first_few(names, MOST_NAMED_RUNS)}: {text}' for text, names in runs.items())}."
+
+
+MOST_NAMED_RUNS = 3
+"""Most runs named with the steps that count."""
+
+
 def _describe_counted_steps(steps: LoggedSteps) -> str:
-    """Describe the steps behind the table."""
+    """Describe the steps behind the means of one log; those of some stages include the steps that do not count."""
     counted, profiled = steps.counted.counted, steps.counted.profiled
     count, first = int(counted.sum()), int((~counted & ~profiled).sum())
     left_out = [f"the first {first:,}"] if first else []
@@ -209,9 +227,9 @@ def _describe_counted_steps(steps: LoggedSteps) -> str:
         numbers = format_ranges(steps.log.step[profiled].tolist())
         left_out.append(f"profiled {choose_plural(int(profiled.sum()), 'step')} {numbers}")
     without = f" without {' and '.join(left_out)}" if left_out else ""
-    return (
-        f"Mean of {count:,} {choose_plural(count, 'step')}{without}. Stages are disjoint and add up to the first row."
-    )
+    periodic = [stage.canonical for stage in steps.stages if stage.is_added and steps.is_averaged_over_all(stage)]
+    of_all = f" ({', '.join(dict.fromkeys(periodic))}: of all {len(steps.log):,})" if periodic and left_out else ""
+    return f"Mean of {count:,} {choose_plural(count, 'step')}{without}{of_all}"
 
 
 def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
@@ -290,7 +308,9 @@ def _describe_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
     """Describe a stage: a wait, its period, and whether it is outside the step's own time."""
     parts = ["the trainer waits for samples"] if stage.is_wait else []
     present = int((stage.seconds > 0).sum())
-    if present < len(steps.log):
+    if stage.nested_steps:
+        parts.append(f"within other timers in {stage.nested_steps} of {stage.nested_steps + present} steps")
+    elif present < len(steps.log):
         period = find_logged_period(steps, stage)
         parts.append(f"every {period} steps" if period else f"in {present} of {len(steps.log)} steps")
     if stage.where == "outside":
@@ -329,20 +349,18 @@ def _list_stage_caveats(logs: tuple[LoggedSteps, ...], device_memory: int | None
     """List the timers that are not added, logs whose timers exceed their steps, and GPU memory near its limits."""
     for steps in logs:
         yield from _describe_gpu_headroom(steps, device_memory)
-        nested = [stage.label for stage in steps.stages if stage.where == "nested"]
+        nested = [_name_nested_stage(steps, stage) for stage in steps.stages if stage.where == "nested"]
         if nested:
             yield f"within other timers, not added: {', '.join(nested)}"
         beside = [stage.label for stage in steps.stages if stage.where == "overlapping"]
         if beside:
             yield f"parallel to the step, not added: {', '.join(beside)}"
-        if steps.excess_ratio > 0.5:
-            yield "the timers of most steps add up to more than the step: some overlap, and shares are too high"
 
 
-LEAST_HEADROOM, MOST_HEADROOM = 0.05, 0.40
-"""Shares of GPU memory never reserved below which it is short, and above which it is unused."""
-
-_RESERVED = re.compile(r"(?:\w+/)?perf/max_memory_reserved_gb")
+def _name_nested_stage(steps: LoggedSteps, stage: LoggedStage) -> str:
+    """Name a stage within other timers, with the number of its steps if it is added in others."""
+    is_split = any(other.nested_steps and other.label == stage.label for other in steps.stages)
+    return f"{stage.label} (in {int((stage.seconds > 0).sum())} of {len(steps.log)} steps)" if is_split else stage.label
 
 
 def _describe_gpu_headroom(steps: LoggedSteps, device_memory: int | None) -> Iterator[str]:
@@ -350,10 +368,9 @@ def _describe_gpu_headroom(steps: LoggedSteps, device_memory: int | None) -> Ite
 
     A peak above the size contains unmapped memory, which says nothing about headroom.
     """
-    peaks = [np.nanmax(values) for name, values in steps.log.series.items() if _RESERVED.fullmatch(name)]
-    if not peaks or device_memory is None:
+    peak = measure_reserved_peak(steps)
+    if peak is None or device_memory is None:
         return
-    peak = float(max(peaks)) * 2**30
     headroom = 1 - peak / device_memory
     if not 0 <= headroom < LEAST_HEADROOM and headroom <= MOST_HEADROOM:
         return
@@ -377,6 +394,7 @@ ANALYSIS = Analysis(
     title="Where does the time go, by the run's log?",
     reads=("log_values", "log_settings"),
     writes=(RUN_LOG, RUN_SETTINGS),
+    rests_on=("request_times",),
     every_step=True,
     measure=measure,
     judge=judge,

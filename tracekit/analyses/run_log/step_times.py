@@ -18,9 +18,10 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
 )
 from tracekit.job.run_log.lengths import choose_step_lengths
-from tracekit.job.run_log.settings import describe_proposals, multiply_by
+from tracekit.job.run_log.settings import compute_needed_factor, describe_scaled_proposals
 from tracekit.job.run_log.stages import PERIODIC, LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.job.run_log.values import Floats
+from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.stages import VALIDATION
 from tracekit.model.stats.equal_length import RunDrift, find_outlying_steps, measure_drift_at_equal_length
@@ -203,7 +204,7 @@ def _find_logged_chores(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
             thresholds.severity(ratio),
             f"{CHORE_NAMES[stage.canonical]} takes {format_quantity(mean_s * 1e9, 'ns')} {_describe_period(steps, stage)}: "
             f"{format_quantity(ratio, 'ratio')} of the wall time{of_run}",
-            _advise_on_chore(steps, stage, cost_s),
+            _advise_on_chore(steps, stage, cost_s, limit["wall_ratio"]),
             (
                 Metric("wall_ratio", ratio, "ratio", "lower", label="of the wall time"),
                 Metric("period_steps", find_logged_period(steps, stage), "count", label="steps from one to the next"),
@@ -224,15 +225,19 @@ def _describe_period(steps: LoggedSteps, stage: LoggedStage) -> str:
     return f"every {period} steps" if period else f"in {present} of {len(steps.log)} steps"
 
 
-def _advise_on_chore(steps: LoggedSteps, stage: LoggedStage, cost_s: float) -> str:
-    """Advise how to run a stage less often: half as often costs half."""
+def _advise_on_chore(steps: LoggedSteps, stage: LoggedStage, cost_s: float, limit: float) -> str:
+    """Advise how to run a stage less often: as rarely as keeps it below the limit of the rule."""
     code = steps.log.framework.code
-    advice = CHORE_ADVICE.get((code, stage.canonical), CHORE_ADVICE_OTHERS[stage.canonical])
+    others = CHORE_ADVICE_OTHERS[stage.canonical] + name_advised_settings(CHORE_TOPICS[stage.canonical], code)
+    advice = CHORE_ADVICE.get((code, stage.canonical), others)
+    factor = compute_needed_factor(cost_s, steps.average_wall_seconds(), limit)
+    what = f"until it takes less than {format_quantity(limit, 'ratio')} of the wall time"
     keys = CHORE_KEYS.get((code, stage.canonical), ())
-    return advice + describe_proposals(
-        steps.settings, [(key, multiply_by(2)) for key in keys], cost_s / 2, "half as often"
-    )
+    return advice + describe_scaled_proposals(steps.settings, keys, factor, cost_s, what)
 
+
+CHORE_TOPICS = {VALIDATION: "validation", "save": "checkpoint"}
+"""Topics of the settings that advice names."""
 
 CHORE_KEYS = {
     ("verl", VALIDATION): ("trainer.test_freq",),
@@ -241,6 +246,10 @@ CHORE_KEYS = {
     ("verl_omni", "save"): ("trainer.save_freq",),
     ("nemo_rl", VALIDATION): ("grpo.val_period",),
     ("nemo_rl", "save"): ("checkpointing.save_period",),
+    ("roll", VALIDATION): ("eval_steps",),
+    ("roll", "save"): ("save_steps",),
+    ("areal", VALIDATION): ("evaluator.freq_steps",),
+    ("areal", "save"): ("saver.freq_steps",),
 }
 """Settings of the steps from one validation or checkpoint to the next."""
 

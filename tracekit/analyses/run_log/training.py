@@ -18,10 +18,12 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
     reaches_limit,
 )
+from tracekit.job.run_log.gpu_headroom import compute_memory_factor
 from tracekit.job.run_log.lengths import choose_step_lengths
-from tracekit.job.run_log.settings import describe_proposals, multiply_by, switch_to
+from tracekit.job.run_log.settings import describe_proposals, grow_to_fit, switch_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
+from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
 from tracekit.model.thresholds import Thresholds
@@ -45,7 +47,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     def find(steps: LoggedSteps) -> Iterator[Finding | Verdict]:
         of_run = phrase_run(measured, steps.log.run)
         yield from _find_imbalance(steps, thresholds, of_run)
-        yield from _find_training_mfu(steps, thresholds, of_run)
+        memory_factor = compute_memory_factor(steps, measured.facts.device_memory)
+        yield from _find_training_mfu(steps, thresholds, of_run, memory_factor)
 
     return ANALYSIS.answered(judge_logs(measured, ANALYSIS.rules, find))
 
@@ -99,6 +102,7 @@ def _advise_on_imbalance(steps: LoggedSteps, cost_s: float | None) -> str:
         advice = "give workers answers of mixed length: more prompts per worker, or an engine that takes the next prompt when one is done"
     else:
         advice = "balance the batch by tokens, pack sequences, or use larger mini-batches"
+        advice += name_advised_settings("sequence-imbalance", steps.log.framework.code)
     proposals = (
         ("trainer.balance_batch", switch_to("True")),
         ("actor_rollout_ref.actor.use_dynamic_bsz", switch_to("True")),
@@ -106,23 +110,28 @@ def _advise_on_imbalance(steps: LoggedSteps, cost_s: float | None) -> str:
     return advice + describe_proposals(steps.settings, proposals, cost_s)
 
 
-def _advise_on_mfu(steps: LoggedSteps, level: float, reached: float, cost_s: float | None) -> str:
-    """Advise how to raise the MFU; the bound of a low level is the time at the limit of the rule."""
+def _advise_on_mfu(
+    steps: LoggedSteps, level: float, reached: float, cost_s: float | None, memory_factor: float | None
+) -> str:
+    """Advise how to raise the MFU; the bound of a low level is the time at the limit of the rule.
+
+    Micro-batches grow at most by `memory_factor`, to fit into the GPU.
+    """
     if steps.is_verl:
         advice = "larger micro-batches (actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz=True), no offloading if memory allows (fsdp_config.param_offload, optimizer_offload), less ulysses_sequence_parallel_size, actor_rollout_ref.model.use_remove_padding=True"
     elif steps.log.framework.code == "nemo_rl":
         advice = "larger micro-batches (policy.train_micro_batch_size), packing (policy.sequence_packing.enabled), no offloading if memory allows (policy.dtensor_cfg.cpu_offload)"
     else:
         advice = "larger micro-batches, packing of sequences, no offloading if memory allows"
+        advice += name_advised_settings("training-mfu", steps.log.framework.code)
     actor = "actor_rollout_ref.actor"
     proposals = (
         (f"{actor}.use_dynamic_bsz", switch_to("True")),
-        (f"{actor}.ppo_micro_batch_size_per_gpu", multiply_by(2)),
+        (f"{actor}.ppo_micro_batch_size_per_gpu", grow_to_fit(memory_factor)),
+        (f"{actor}.ppo_max_token_len_per_gpu", grow_to_fit(memory_factor)),
         (f"{actor}.fsdp_config.param_offload", switch_to("False")),
         (f"{actor}.fsdp_config.optimizer_offload", switch_to("False")),
-        (f"{actor}.ulysses_sequence_parallel_size", multiply_by(0.5)),
         ("actor_rollout_ref.model.use_remove_padding", switch_to("True")),
-        ("policy.train_micro_batch_size", multiply_by(2)),
         ("policy.sequence_packing.enabled", switch_to("True")),
         ("policy.dtensor_cfg.cpu_offload", switch_to("False")),
     )
@@ -135,7 +144,9 @@ def _advise_on_mfu(steps: LoggedSteps, level: float, reached: float, cost_s: flo
     )
 
 
-def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> Iterator[Finding]:
+def _find_training_mfu(
+    steps: LoggedSteps, thresholds: Thresholds, of_run: str, memory_factor: float | None
+) -> Iterator[Finding]:
     """Find a low MFU of the actor, or one that falls over the run at equal length."""
     limit = thresholds.of("training-mfu")
     values = steps.log.get_first(*steps.log.framework.mfu)
@@ -160,7 +171,7 @@ def _find_training_mfu(steps: LoggedSteps, thresholds: Thresholds, of_run: str) 
         "training-mfu",
         thresholds.severity(share),
         f"{claim}{of_run}",
-        _advise_on_mfu(steps, level, limit["mfu"], cost_s),
+        _advise_on_mfu(steps, level, limit["mfu"], cost_s, memory_factor),
         (
             Metric("mfu", level, "ratio", "higher", label="MFU of the actor, median"),
             Metric("fall_ratio", fall, "ratio", "lower", label="fall over the run"),

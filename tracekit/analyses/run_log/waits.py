@@ -19,9 +19,10 @@ from tracekit.job.run_log.evidence import (
     place_in_log,
     reaches_limit,
 )
-from tracekit.job.run_log.settings import describe_proposals, multiply_by, raise_to, switch_to
+from tracekit.job.run_log.settings import MOST_FACTOR, describe_proposals, multiply_by, raise_to, switch_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
+from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.thresholds import Thresholds
@@ -95,30 +96,22 @@ def _find_trainer_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: str)
 
 def _advise_on_wait(steps: LoggedSteps, wait_s: float, ratio: float) -> str:
     """Advise how to shorten the trainer's wait: generation has to be faster by the part that it lacks."""
-    faster = multiply_by(1 / (1 - ratio)) if ratio < MOST_WAIT else multiply_by(1 / (1 - MOST_WAIT))
+    faster = multiply_by(min(1 / (1 - ratio), MOST_FACTOR) if ratio < 1 else MOST_FACTOR)
     proposals = {
         "fully-async": (
             ("rollout.nnodes", faster),
-            ("async_training.staleness_threshold", raise_to(0.5)),
             ("async_training.partial_rollout", switch_to("True")),
         ),
         "one-step-off": (("rollout.nnodes", faster),),
         "separate-async": (
             ("trainer.v1.separate_async.hybrid_rollout.enable_switch", switch_to("True")),
             ("actor_rollout_ref.rollout.nnodes", faster),
-            ("trainer.v1.sampler.max_off_policy_threshold", multiply_by(2)),
         ),
-        "nemo-async": (
-            ("policy.generation.colocated.resources.num_nodes", faster),
-            ("grpo.async_grpo.max_trajectory_age_steps", multiply_by(2)),
-        ),
+        "nemo-async": (("policy.generation.colocated.resources.num_nodes", faster),),
     }.get(steps.mode.code, ())
-    advice = _WAIT_ADVICE.get(steps.mode.code, _WAIT_ADVICE_OTHERS)
+    others = _WAIT_ADVICE_OTHERS + name_advised_settings("trainer-wait", steps.log.framework.code)
+    advice = _WAIT_ADVICE.get(steps.mode.code, others)
     return advice + describe_proposals(steps.settings, proposals, wait_s)
-
-
-MOST_WAIT = 0.75
-"""Largest share of waiting for which more GPUs are proposed: four times as many."""
 
 
 def _median_step_ns(steps: LoggedSteps) -> float:
@@ -147,10 +140,7 @@ def _find_rollouter_waits(steps: LoggedSteps, thresholds: Thresholds, of_run: st
         "move GPUs from the rollouter to the trainer (rollout.nnodes, trainer.nnodes), shorten training, or raise async_training.staleness_threshold"
         + describe_proposals(
             steps.settings,
-            (
-                ("rollout.nnodes", multiply_by(1 - by_idle)),
-                ("async_training.staleness_threshold", raise_to(0.5)),
-            ),
+            (("rollout.nnodes", multiply_by(1 - by_idle)),),
             seconds,
             "of the rollout GPUs",
         ),
@@ -181,6 +171,7 @@ def _compute_full_queue_ratio(steps: LoggedSteps, full: float) -> float:
     return max(shares, default=0.0)
 
 
+_EVICTED_AGE = "training/off_policy/evicted_samples_staleness/max"
 _EVICTED = (
     "training/off_policy/evicted_samples",
     "training/filter_groups/evicted_samples",
@@ -226,12 +217,11 @@ def _find_wasted_samples(steps: LoggedSteps, thresholds: Thresholds, of_run: str
 
 
 def _propose_older_samples(steps: LoggedSteps, ratio: float | None) -> str:
-    """Propose to accept older samples, which keeps at most those thrown away today."""
-    proposals = (
-        ("async_training.staleness_threshold", raise_to(0.5)),
-        (_OLDEST_SETTING, multiply_by(2)),
-        ("trainer.v1.sampler.max_off_policy_strategy", switch_to("wait")),
-    )
+    """Propose to accept samples as old as those thrown away, or to wait instead, which keeps at most those of today."""
+    proposals = [("trainer.v1.sampler.max_off_policy_strategy", switch_to("wait"))]
+    age = steps.get_steady(_EVICTED_AGE)
+    if age is not None:
+        proposals.insert(0, (_OLDEST_SETTING, raise_to(float(np.nanmax(age)))))
     bound = "" if not ratio else f"at most {format_quantity(ratio, 'ratio')} of the samples are kept instead (bound)"
     return describe_proposals(steps.settings, proposals, None, bound)
 

@@ -233,15 +233,17 @@ def _sort_matrix_rows(rows: Frame, by: str) -> Frame:
 def _choose_matrix_columns(walls: Frame, cells: Frame) -> tuple[list[str], str]:
     """Choose the units that get a column: (their names, caption).
 
-    These are all units in order, or the longest `MAX_COLUMNS`, longest first.
+    These are all units in order, or the longest `MAX_COLUMNS`, longest first; the first ones where no length is known.
     """
     in_order = (walls if len(walls) else cells).distinct("unit").values("unit")
     caption = "Host wall of the longest rank."
     if len(in_order) <= MAX_COLUMNS:
         return in_order, caption
     longest = walls.group_by("unit").agg(wall_ns=max_of("wall_ns")).sort("wall_ns", descending=["wall_ns"])
+    if not len(longest):
+        return in_order[:MAX_COLUMNS], f"{caption} The first {MAX_COLUMNS} of {len(in_order)} steps."
     more = f"The {MAX_COLUMNS} longest of {len(in_order)} steps, the longest first."
-    return (longest.values("unit") or in_order)[:MAX_COLUMNS], f"{caption} {more}"
+    return longest.values("unit")[:MAX_COLUMNS], f"{caption} {more}"
 
 
 def _describe_cell_states(cells: Frame) -> str:

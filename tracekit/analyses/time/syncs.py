@@ -15,7 +15,13 @@ from tracekit.job.idle_time.host_syncs import SyncBoundRole, find_sync_bound_rol
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_cost_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
-from tracekit.job.stages.windows import STAGE_KEY, divide_by_gpu_steps, list_rows_of_windows, list_undamaged_rows
+from tracekit.job.stages.windows import (
+    STAGE_KEY,
+    StageWindow,
+    divide_by_gpu_steps,
+    list_rows_of_windows,
+    list_undamaged_rows,
+)
 from tracekit.model.report import Finding, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Coded, concatenate_parts, repeat_number, select_rows, trim_all_texts
@@ -177,7 +183,8 @@ def _report_sync_stalls(measured: Measurements, role: SyncBoundRole, thresholds:
     calls, window = role.calls, role.windows[0]
     idle, (lost, ratio) = window.per_step(role.sum("idle_ns"))[0], window.per_step(role.lost_ns)
     stalls_per_step = window.steps.mean(role.sum("stall_count"))
-    by_op = calls.group_by("canonical", "op", "call").agg(count=sum_of("count"), idle_ns=sum_of("idle_ns"))
+    sums = {name: sum_of(name) for name in ("count", "stall_count", "idle_ns")}
+    by_op = calls.group_by("canonical", "op", "call").agg(**sums)
     most = by_op.sort("idle_ns", "count", descending=["idle_ns", "count"]).head(3)
     tops = [(row["canonical"], row["op"] or row["call"] or "calls of other kinds", row["call"]) for row in most.rows()]
     place = _locate_sync_calls(calls)
@@ -208,7 +215,7 @@ def _report_sync_stalls(measured: Measurements, role: SyncBoundRole, thresholds:
         ),
         round(lost),
         ratio,
-        changes=tuple(change for each in role.windows for change in _write_sync_changes(each.canonical, by_op)),
+        changes=tuple(change for each in role.windows for change in _write_sync_changes(each, by_op)),
         instances=pick_cost_instances(measured, calls, "idle_ns"),
     )
 
@@ -222,11 +229,16 @@ def _name_windows(measured: Measurements, role: SyncBoundRole) -> str:
     return f"{first.canonical} and {named}{phrase_run(measured, first.run)}"
 
 
-def _write_sync_changes(stage: str | None, by_op: Frame) -> Iterator[str]:
-    """List the changes of the fix in one stage: these ops, and calls outside any op, no longer wait for the device."""
-    idle = by_op.filter(by_op.equals("canonical", stage) & (by_op["idle_ns"] > 0))
-    ops = [row["op"] for row in idle.rows("op") if row["op"]]
-    calls = [row["call"] for row in idle.rows("op", "call") if not row["op"] and row["call"]]
+def _write_sync_changes(window: StageWindow, by_op: Frame) -> Iterator[str]:
+    """List the changes of the fix in one stage: these ops, and calls outside any op, no longer wait for the device.
+
+    Calls of a kind that returns to an idle device at most once per step keep their wait: the program reads a result there.
+    """
+    stage = window.canonical
+    of_stage = by_op.filter(by_op.equals("canonical", stage) & (by_op["idle_ns"] > 0))
+    often = [row for row in of_stage.rows() if window.steps.mean(row["stall_count"]) > 1]
+    ops = [row["op"] for row in often if row["op"]]
+    calls = [row["call"] for row in often if not row["op"] and row["call"]]
     if ops:
         yield write_change("unwait", stage=stage, by=write_name_pattern(ops))
     if calls:

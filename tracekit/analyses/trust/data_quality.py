@@ -384,6 +384,7 @@ ANALYSIS = Analysis(
         "log_values",
         "engine_log",
         "engine_requests",
+        "ray_rows",
     ),
     args=("In msg nelems",),
     writes=(CAPTURES, RECORDINGS, "quality"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +174,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
         compared = comparing.compare_paths(
             sides.base,
             sides.opt,
-            replace(options, timeline=any(target.format == "html" for target in targets)),
+            _add_wanted_details(options, {target.format for target in targets}, verbose=verbose),
             _apply_gate_file(choices, gate_file, noise),
             sides.base_steps,
             sides.opt_steps,
@@ -189,6 +189,12 @@ def command(  # noqa: PLR0913 - what is given, one by one
     ci_outputs.write_comparison(compared.comparison, targets, top=top, verbose=verbose, quiet=quiet)
     gate_options.print_failed_rules(rules, compared.comparison.gates)
     return gate_options.FAILED if strict and compared.failures else _get_compare_status(compared, rules)
+
+
+def _add_wanted_details(options: Options, formats: Collection[str], *, verbose: bool) -> Options:
+    """Add the data that only some outputs show: timelines on the page, graphs for the critical path where it is listed."""
+    has_path = verbose or "html" in formats or "json" in formats
+    return replace(options, timeline="html" in formats, graphs=has_path and not options.stages)
 
 
 def _apply_gate_file(choices: ComparisonChoices, gate_file: GateFile, noise: str | None) -> ComparisonChoices:

@@ -168,7 +168,7 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         opt | after | ns
         raw | raw | ratio | Change of the mean.
         per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
-        change | at equal length | ratio | Change at the mean length of both, by regression.
+        change | equal length | ratio | Change at the mean length of both, by regression; — with too few steps for an interval.
         low | CI low | ratio | By run if a side has several; otherwise within the two runs.
         high | CI high | ratio
         word | verdict
@@ -285,6 +285,7 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     )
     stages = _make_stages_sheet("stages", comparison)
     yield from attribution_sheets.build_attribution_sections(comparison.origin, stages, comparison.headline)
+    yield from _build_critical_section(comparison)
     yield from memory_sheets.build_memory_section(comparison)
     of_step: list[Change] = []
     of_stages: list[Change] = []
@@ -295,6 +296,37 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     yield Section(
         "stage-metrics", "Other metrics by stage", sheets=tuple(_split_changes_by_unit("stage-metrics", of_stages))
     )
+
+
+_CRITICAL = parse_headings("""
+    kind | kind
+    name | row or op
+    base | before | ns | Time on the critical path per counted step, mean over runs.
+    opt | after | ns | The same after the change.
+    difference | change | ns | After minus before. The rows add up to the change of the path.
+""")
+
+
+def _build_critical_section(comparison: Comparison) -> Iterator[Section]:
+    """Build the table of the critical path by kind; nothing without graphs."""
+    change = comparison.critical
+    if change is None:
+        return
+    paths, shares = (
+        f"{format_quantity(before, unit)} → {format_quantity(after, unit)}"
+        for before, after, unit in (
+            (change.base, change.opt, "ns"),
+            (change.base_unexplained, change.opt_unexplained, "ratio"),
+        )
+    )
+    caption = f"The path takes {paths} per step. Unexplained: {shares} of the path."
+    kinds = tuple((part.kind, part.base, part.opt, part.difference) for part in change.kinds)
+    ops = tuple((part.kind, part.name, part.base, part.opt, part.difference) for part in change.ops)
+    sheets = (
+        Sheet("critical-kinds", "Critical path by kind", (_CRITICAL[0], *_CRITICAL[2:]), kinds, caption=caption),
+        Sheet("critical-ops", "Critical path by row or op", _CRITICAL, ops),
+    )
+    yield Section("critical-path", f"Critical path: {comparison.base} → {comparison.opt}", sheets=sheets)
 
 
 def _make_stages_sheet(name: str, comparison: Comparison) -> Sheet:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
-from tracekit.model.tables.frame import Frame
+from tracekit.model.tables.frame import Frame, max_of
 from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]
@@ -31,19 +31,27 @@ TAIL = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestTimes:
-    """Times of the requests of one source, or of its agents' runs where tools were recorded too.
+    """Times of the requests of one source, or of the dumps of one run, or of its agents' runs where tools were recorded too.
 
-    `parts` has one array per recorded part, ns per unit; together they are `total_ns`. `unit` names one.
+    `parts` has one array per recorded part, ns per unit; together they are `total_ns`. `unit` names one. `step` is -1 where
+    it is not recorded.
     """
 
     run: str | None
-    source: str
+    sources: tuple[str, ...]
     unit: str
     total_ns: Floats
+    step: npt.NDArray[np.int64]
     parts: dict[str, Floats]
     requests: int
     preemptions: int | None
     overlapping_ratio: float
+
+    @property
+    def source(self) -> str:
+        """Name of its source, or of the first with the count of the others."""
+        first, *others = self.sources
+        return f"{first} and {len(others):,} more" if others else first
 
     @property
     def is_tail(self) -> Bools:
@@ -72,8 +80,14 @@ def list_request_times(measured: Measurements) -> list[RequestTimes]:
 
 
 def _make_request_times(measured: Measurements) -> list[RequestTimes]:
+    """Make the times of each source; files whose requests all have a step (verl's dumps) are one source per run."""
     rows = measured.frame("request_times")
-    made = (_measure_units(of_source) for of_source in rows.group_by("run", "source").frames())
+    made: list[RequestTimes | None] = []
+    for of_run in rows.group_by("run").frames():
+        by_source = of_run.group_by("source")
+        is_dump = ~by_source.each(max_of(of_run.is_missing("step").astype(np.int64))).astype(np.bool_)
+        dumps, others = of_run.filter(is_dump), of_run.filter(~is_dump)
+        made += [_measure_units(part) for part in (dumps, *others.group_by("source").frames()) if len(part)]
     return [times for times in made if times is not None]
 
 
@@ -96,12 +110,15 @@ def _measure_units(rows: Frame) -> RequestTimes | None:
     parts["other"] = (total - inside)[known]
     if not known.any():
         return None
+    step = np.full(len(total), -1, np.int64)
+    np.maximum.at(step, number, units.integers("step", missing=-1))
     preempted = requests.number("preemption_count")
     return RequestTimes(
         rows.values("run")[0],
-        rows.values("source")[0],
+        tuple(rows.distinct("source").values("source")),
         "agent run" if is_run else "request",
         total[known],
+        step[known],
         parts,
         len(requests),
         None if np.isnan(preempted).all() else int(np.nansum(preempted)),

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tracekit.job.run_log.generation_tail import RecordedTail
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.model.records import dataclass
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 
 LEAST_CHANGE = 0.01
@@ -42,10 +44,12 @@ class _StageTimes:
         return self.step_s - self.gen_s
 
 
-def predict_schedules(steps: LoggedSteps, tail_ratio: float) -> Iterator[ScheduledStep]:
+def predict_schedules(
+    steps: LoggedSteps, tail_ratio: float, recorded: RecordedTail | None = None
+) -> Iterator[ScheduledStep]:
     """Predict the median step of a synchronous trainer under other schedules; nothing for any other trainer.
 
-    `tail_ratio` is the share of generation in which more GPUs do not help.
+    `tail_ratio` is the share of generation in which more GPUs do not help, `recorded` the tail of recorded requests.
     """
     gen = steps.sum_stage_seconds("gen", waits=False)
     steady = steps.counted.steady
@@ -53,7 +57,7 @@ def predict_schedules(steps: LoggedSteps, tail_ratio: float) -> Iterator[Schedul
         return
     times = _StageTimes(float(np.median(steps.step_s[steady])), float(np.median(gen[steady])), tail_ratio)
     yield from _predict_overlap(times, steps.gpus)
-    yield from _predict_tail_cut(steps, times)
+    yield from _predict_recorded_cut(times, recorded) if recorded else _predict_tail_cut(steps, times)
     sync = steps.sum_stage_seconds("update_weights")
     if sync is not None:
         sync_s = float(np.median(sync[steady]))
@@ -87,21 +91,60 @@ def _predict_overlap(times: _StageTimes, gpus: int | None) -> Iterator[Scheduled
     )
 
 
-def _predict_tail_cut(steps: LoggedSteps, times: _StageTimes) -> Iterator[ScheduledStep]:
-    """Predict generation that ends with its 95th percentile; nothing if no answer is longer, or lengths are unknown."""
+@dataclass(frozen=True, slots=True)
+class TailCut:
+    """Answers that end at the 95th percentile: its length in tokens, the mean and the longest answer now."""
+
+    limit: float
+    mean: float
+    longest: float
+
+    @property
+    def saved_ratio(self) -> float:
+        """Share of generation that is saved if generation lasts as long as its longest answer."""
+        return 1 - self.limit / self.longest
+
+
+def measure_tail_cut(steps: LoggedSteps) -> TailCut | None:
+    """Measure the cut of answers at their 95th percentile, if lengths fall off exponentially.
+
+    None if no answer is longer, or lengths are unknown.
+    """
     framework = steps.log.framework
     mean, longest = steps.get_steady(*framework.mean_length), steps.get_steady(*framework.longest)
     if mean is None or longest is None:
-        return
-    limit, most = P95_OF_MEAN * float(np.nanmedian(mean)), float(np.nanmedian(longest))
-    if limit >= most:
+        return None
+    cut = TailCut(P95_OF_MEAN * float(np.nanmedian(mean)), float(np.nanmedian(mean)), float(np.nanmedian(longest)))
+    return cut if cut.limit < cut.longest else None
+
+
+def _predict_tail_cut(steps: LoggedSteps, times: _StageTimes) -> Iterator[ScheduledStep]:
+    """Predict generation that ends with its 95th percentile; nothing if no answer is longer, or lengths are unknown."""
+    cut = measure_tail_cut(steps)
+    if cut is None:
         return
     assumption = (
-        f"answers end at {limit:,.0f} tokens: 5 % are longer, if lengths of a mean of {np.nanmedian(mean):,.0f} fall off "
-        f"exponentially; generation lasts as long as its longest answer, which has {most:,.0f}"
+        f"answers end at {cut.limit:,.0f} tokens: 5 % are longer, if lengths of a mean of {cut.mean:,.0f} fall off "
+        f"exponentially; generation lasts as long as its longest answer, which has {cut.longest:,.0f}"
     )
-    cut_s = times.step_s - times.gen_s * (1 - limit / most)
-    yield ScheduledStep("generation tail cut at p95", cut_s, assumption)
+    yield ScheduledStep(_TAIL_CUT, times.step_s - times.gen_s * cut.saved_ratio, assumption)
+
+
+_TAIL_CUT = "generation tail cut at p95"
+
+
+def _predict_recorded_cut(times: _StageTimes, recorded: RecordedTail) -> Iterator[ScheduledStep]:
+    """Predict generation that ends with the 95th percentile of the recorded requests."""
+    unit = choose_plural(recorded.requests, recorded.unit)
+    where = (
+        "without steps" if recorded.steps is None else f"of {recorded.steps:,} {choose_plural(recorded.steps, 'step')}"
+    )
+    p95, longest = (format_quantity(round(value), "ns") for value in (recorded.p95_ns, recorded.longest_ns))
+    assumption = (
+        f"generation ends after the 95th percentile of its {recorded.unit}s, {p95}, and lasts as long as the longest, "
+        f"{longest}: by {recorded.requests:,} recorded {unit} {where}"
+    )
+    yield ScheduledStep(_TAIL_CUT, times.step_s - times.gen_s * (1 - recorded.ratio), assumption)
 
 
 def split_pools(gen_s: float, train_s: float, tail_ratio: float, gpus: int) -> tuple[float, int]:

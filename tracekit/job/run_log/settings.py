@@ -90,6 +90,13 @@ def switch_to(value: str) -> Proposal:
     return lambda setting: None if setting.value.lower() == value.lower() else value
 
 
+MOST_FACTOR = 4.0
+"""Largest factor of resources that is proposed at once.
+
+A factor assumes that work scales with resources. The larger it is, the less likely that is: measure again after each.
+"""
+
+
 def multiply_by(factor: float) -> Proposal:
     """Propose a positive number multiplied and rounded: up where it grows, down (to 1 or more) where it shrinks."""
 
@@ -103,6 +110,19 @@ def multiply_by(factor: float) -> Proposal:
     return propose
 
 
+def grow_to_fit(factor: float | None) -> Proposal:
+    """Propose the largest integer up to a positive number times a factor; none without a factor."""
+
+    def propose(setting: Setting) -> str | None:
+        number = setting.number
+        if factor is None or number is None or number <= 0:
+            return None
+        changed = math.floor(number * factor)
+        return f"{changed}" if changed > number else None
+
+    return propose
+
+
 def raise_to(value: float) -> Proposal:
     """Propose a number, unless the present one reaches it."""
 
@@ -111,3 +131,43 @@ def raise_to(value: float) -> Proposal:
         return None if number is None or number >= value else f"{value:g}"
 
     return propose
+
+
+def lower_to(value: float) -> Proposal:
+    """Propose a number, unless the present one is as low."""
+
+    def propose(setting: Setting) -> str | None:
+        number = setting.number
+        return None if number is None or number <= value else f"{value:g}"
+
+    return propose
+
+
+def compute_needed_factor(cost_s: float, whole_s: float, limit: float) -> float:
+    """Compute the factor by which a part has to shrink to become the share `limit` of the whole, which shrinks with it.
+
+    >>> compute_needed_factor(10.0, 100.0, 0.05)
+    2.111111111111111
+    """
+    return cost_s * (1 - limit) / (limit * (whole_s - cost_s)) if limit * (whole_s - cost_s) > 0 else math.inf
+
+
+def describe_scaled_proposals(
+    settings: Mapping[str, Setting], keys: Iterable[str], factor: float, cost_s: float, what: str
+) -> str:
+    """Describe known settings above their value times a factor, up to `MOST_FACTOR`; empty where none is known.
+
+    The bound is the part of `cost_s` that the largest change saves if the cost falls with the setting.
+    """
+    factor = max(factor, 1.0)
+
+    def propose(setting: Setting) -> str | None:
+        number = setting.number
+        if number is None or number <= 0:
+            return None
+        return f"{math.ceil(number * MOST_FACTOR) if factor >= MOST_FACTOR else math.floor(number * factor) + 1}"
+
+    known = [key for key in keys if key in settings and propose(settings[key]) is not None]
+    grown = [float(propose(settings[key]) or 0) / (settings[key].number or 1.0) for key in known]
+    bound_s = cost_s * (1 - 1 / max(grown)) if grown else None
+    return describe_proposals(settings, [(key, propose) for key in known], bound_s, what)

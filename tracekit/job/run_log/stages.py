@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from tracekit.job.run_log.counted_steps import SteadySteps, choose_counted_steps
+from tracekit.job.run_log.counted_steps import Mask, SteadySteps, choose_counted_steps
+from tracekit.job.run_log.nesting import find_nested_steps
 from tracekit.job.run_log.settings import Setting, find_log_settings, list_profiled_steps
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs, name_logged_stage
@@ -24,15 +25,15 @@ Where = Literal["inside", "outside", "nested", "overlapping"]
 PERIODIC = (VALIDATION, "save")
 """Stages that run in every k-th step."""
 
-MOST_EXCESS = 0.01
-"""Largest share of the step by which disjoint timers may exceed it: rounding of printed numbers."""
-
 _PROFILER_CALLS = frozenset({"step", "start_profile", "stop_profile"})
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedStage:
-    """One timer: seconds by row of the log, NaN where not logged. `within` names the timer around a nested one."""
+    """One timer: seconds by row of the log, NaN where not logged. `within` names the timer around a nested one.
+
+    `nested_steps` counts the steps in which a timer runs within others; they are a stage of their own.
+    """
 
     label: str
     canonical: str
@@ -40,6 +41,7 @@ class LoggedStage:
     where: Where
     is_wait: bool = False
     within: str = ""
+    nested_steps: int = 0
 
     @property
     def is_added(self) -> bool:
@@ -52,8 +54,7 @@ class LoggedSteps:
     """One run's log by step: trainer, GPUs, steps that count, stages and residual.
 
     `step_s` is the step time as logged and `wall_s` the same with the stages outside it. `residual_s` is the part of the step that no
-    timer covers. `price` is that of a GPU-hour. `excess_ratio` is the share of the steps whose timers exceed them: overlapping timers that are not known.
-    `settings` are the known settings of the run.
+    timer covers, never below 0. `price` is that of a GPU-hour. `settings` are the known settings of the run.
     """
 
     log: RunLog
@@ -64,7 +65,6 @@ class LoggedSteps:
     wall_s: Floats
     residual_s: Floats
     stages: tuple[LoggedStage, ...]
-    excess_ratio: float
     price: float | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
 
@@ -95,8 +95,11 @@ class LoggedSteps:
         The steps that warm up would make a stage of every fifth step look more frequent than it is.
         """
         seconds = np.nan_to_num(stage.seconds)
-        some = (seconds > 0).mean() < 1 and stage.canonical in PERIODIC
-        return float(seconds.mean() if some else seconds[self.counted.counted].mean())
+        return float(seconds.mean() if self.is_averaged_over_all(stage) else seconds[self.counted.counted].mean())
+
+    def is_averaged_over_all(self, stage: LoggedStage) -> bool:
+        """Check whether a stage is averaged over all steps: one that runs in every k-th step."""
+        return stage.canonical in PERIODIC and not bool((stage.seconds > 0).all())
 
     def average_wall_seconds(self) -> float:
         """Average the wall time of a step: its stages, each once, and the time in no timer."""
@@ -155,10 +158,10 @@ def resolve_logged_stages(log: RunLog, profiled_steps: Collection[int] = ()) -> 
         count_trainer_gpus(log),
         choose_counted_steps(log, profiled_steps),
         step_s,
-        step_s + outside_s,
-        step_s - inside_s,
+        # Printed numbers are rounded: their sum may exceed the step a little.
+        np.maximum(step_s, inside_s) + outside_s,
+        np.maximum(step_s - inside_s, 0.0),
         stages,
-        float((inside_s > (1 + MOST_EXCESS) * step_s).mean()),
     )
 
 
@@ -208,19 +211,25 @@ def _place_known_timer(timer: StageTimer, logged: Mapping[str, StageTimer]) -> t
 
 
 def _resolve_unknown_nesting(stages: tuple[LoggedStage, ...], step_s: Floats) -> tuple[LoggedStage, ...]:
-    """Resolve timers that exceed their steps: one timer is nested if the others fill the step almost exactly."""
+    """Resolve timers that exceed their steps: in these steps, one or more run within others and are not added."""
     inside = [stage for stage in stages if stage.where == "inside"]
     if len(inside) < 2:
         return stages
-    total = _sum_known([stage.seconds for stage in inside])
-    if float((total > (1 + MOST_EXCESS) * step_s).mean()) < 0.5:
-        return stages
-    for stage in inside:
-        rest = (total - np.nan_to_num(stage.seconds)) / step_s
-        if np.median(np.abs(1 - rest)) <= MOST_EXCESS:
-            nested = replace(stage, where="nested", within="another timer")
-            return tuple(nested if other is stage else other for other in stages)
-    return stages
+    masks = iter(find_nested_steps([stage.seconds for stage in inside], step_s))
+    resolved: list[LoggedStage] = []
+    for stage in stages:
+        nested = next(masks) if stage.where == "inside" else np.zeros(len(step_s), np.bool_)
+        resolved += _split_nested_stage(stage, nested) if nested.any() else (stage,)
+    return tuple(resolved)
+
+
+def _split_nested_stage(stage: LoggedStage, nested: Mask) -> Iterator[LoggedStage]:
+    """Split a stage into its steps by itself, if there are any, and its steps within other timers."""
+    alone = ~nested & (stage.seconds > 0)
+    if alone.any():
+        yield replace(stage, seconds=np.where(nested, np.nan, stage.seconds), nested_steps=int(nested.sum()))
+    seconds = np.where(nested, stage.seconds, np.nan)
+    yield replace(stage, seconds=seconds, where="nested", within="another timer")
 
 
 def _sum_known(values: list[Floats]) -> Floats:
@@ -234,7 +243,7 @@ def _sum_known(values: list[Floats]) -> Floats:
 def find_logged_period(steps: LoggedSteps, stage: LoggedStage) -> int | None:
     """Find how many steps are between occurrences of a stage that some steps lack: the gcd of their numbers."""
     present = steps.log.step[stage.seconds > 0]
-    if len(present) < 2 or len(present) == len(steps.log):
+    if stage.nested_steps or len(present) < 2 or len(present) == len(steps.log):
         return None
     period = gcd(*np.diff(present).tolist())
     return period if period > 1 else None

@@ -51,6 +51,7 @@ class Account:
     """A process's report about itself and its captures, from the manifest `name`; `discrete`: one capture per stage.
 
     An empty name marks a process without a manifest; `captures` are then those of other processes of its job.
+    `ray_worker` is its id in a Ray timeline.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Account:
     cores: str | None = None
     captures: tuple[ReportedCapture, ...] = ()
     discrete: bool = False
+    ray_worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Source:
     recorded (`train`, `e2e`, `actor-update`), and `part` the piece of it (`mb1`, `part2`). `node` is the id of the cluster
     node that has the file; None if it is local or unknown. `content` is a digest of the content
     (`contents.digest_content`), computed when the file is measured. `cores` are the CPU cores that the process may use (`0-3,8`).
-    `accounts` are those of processes that may have written this file. None means unknown, never 0.
+    `accounts` are those of processes that may have written this file, or that a Ray timeline is about. None means unknown, never 0.
     """
 
     path: Path

@@ -152,7 +152,6 @@ _PROFILING_NEMO_RL = Remedy(
     "profile some steps too; in NeMo-RL",
     "NRL_NSYS_PROFILE_STEP_RANGE=3:5 NRL_NSYS_WORKER_PATTERNS='*policy*,*vllm*'",
 )
-_PERFETTO = Remedy("open it in Perfetto", "https://ui.perfetto.dev")
 _NEW_EXPORT = Remedy("export it again where it was recorded", 'prof.export_chrome_trace("trace.json")')
 
 
@@ -326,9 +325,7 @@ def _describe_hang_evidence(group: RecordingGroup) -> str:
 
 
 def _describe_ray_timeline(group: RecordingGroup) -> str:
-    count = len(group.sources)
-    noun = choose_plural(count, "Ray timeline")
-    return f"{count:,} {noun}: when tasks ran, not GPU work; not analyzed."
+    return f"A timeline of Ray's tasks{group.share}."
 
 
 _SAVED_FORMS: Mapping[str, str] = {
@@ -481,6 +478,7 @@ KINDS: Mapping[str, RecordingKind] = {
         RecordingKind("memory-log", "Log of memory by step", "all", _describe_memory_log),
         RecordingKind("engine-log", "Log of an engine or a machine", "all", _describe_engine_log),
         RecordingKind("hang", "Flight recorder, stacks or watchdog of a hang", "all", _describe_hang_evidence),
+        RecordingKind("ray-timeline", "Ray timeline", "all", _describe_ray_timeline),
         RecordingKind(
             "driver-log",
             "Driver log only",
@@ -489,15 +487,6 @@ KINDS: Mapping[str, RecordingKind] = {
             _suggest_profiled_steps,
             "warning",
             "log-only",
-        ),
-        RecordingKind(
-            "ray-timeline",
-            "Ray timeline",
-            "recognized, not read",
-            _describe_ray_timeline,
-            _PERFETTO,
-            "info",
-            "ray-timeline",
         ),
         RecordingKind(
             SAVED,

@@ -48,10 +48,13 @@ NEMO_RL_SETTINGS = frozenset(
     }
 )
 
+ROLL_SETTINGS = frozenset({"eval_steps", "save_steps"})
+AREAL_SETTINGS = frozenset({"evaluator.freq_steps", "saver.freq_steps"})
+
 PROFILER_SETTINGS = frozenset({"global_profiler.tool", "global_profiler.steps"})
 """Settings of verl's profiler: the tool, and the numbers of the profiled steps."""
 
-KNOWN_SETTINGS = VERL_SETTINGS | NEMO_RL_SETTINGS | PROFILER_SETTINGS
+KNOWN_SETTINGS = VERL_SETTINGS | NEMO_RL_SETTINGS | ROLL_SETTINGS | AREAL_SETTINGS | PROFILER_SETTINGS
 
 _WORDS = frozenset({"true", "false", "none", "null", "naive", "nccl", "nixl", "hccl", "drop", "wait"})
 _TOOLS = frozenset({"torch", "nsys", "npu", "torch_memory"})

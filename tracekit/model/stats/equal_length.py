@@ -19,6 +19,13 @@ Floats = npt.NDArray[np.float64]
 MOST_COLLINEAR = 0.9
 """Correlation of length and step above which length may explain a change over the run."""
 
+LEAST_DF = 2.0
+"""Effective degrees of freedom above which a fit has an interval: below, Student's t has no finite variance.
+
+In simulated pairs of 4 steps with 2 % of noise, intervals of 95 % were up to 170 % wide at 1 to 2 degrees of freedom, and
+up to 35 % above 2.
+"""
+
 LEAST_FIT = 0.8
 """Least R² of both fits for a change between logs whose lengths do not overlap."""
 
@@ -42,7 +49,7 @@ class LengthFit:
 class EqualLengthChange:
     """The change from one log to another as shares: raw, per unit of work, and at equal length with its interval.
 
-    `overlap` is the intersection of the ranges of length over their union.
+    `overlap` is the intersection of the ranges of length over their union, `df` the fewer effective degrees of freedom of both fits.
     """
 
     raw: float
@@ -53,6 +60,12 @@ class EqualLengthChange:
     overlap: float
     r2: float
     curvature_p: float
+    df: float
+
+    @property
+    def is_determined(self) -> bool:
+        """Whether there are steps enough to estimate the error of the fits."""
+        return self.df > LEAST_DF
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +132,7 @@ def compare_at_equal_length(
         measure_range_overlap(x0[:, 0], x1[:, 0]),
         min(first.r2, second.r2),
         min(compute_curvature_p(x0[:, 0], t0), compute_curvature_p(x1[:, 0], t1)),
+        min(first.df, second.df),
     )
 
 

@@ -240,4 +240,24 @@ TABLES: tuple[Table, ...] = (
             "response_tokens": Column("Int64", "Generated tokens."),
         },
     ),
+    Table(
+        "ray_rows",
+        "one row of a Ray timeline: a task on a worker, a part of one, or a call of Ray by a worker or the driver",
+        {
+            "id": ID,
+            "ts_ns": Column("int64", "Start, ns since the Unix epoch on the clock of the node."),
+            "dur_ns": DUR,
+            "kind": Column(
+                "category",
+                "task | arguments, execute, outputs: parts of a task | submit, get, wait, put: calls of Ray | other.",
+                ("task", "arguments", "execute", "outputs", "submit", "get", "wait", "put", "other"),
+            ),
+            "name": Column(
+                "category", "Function of the task, such as Worker.update_actor; of other rows the category."
+            ),
+            "actor": Column("category", "Name of the actor; only the row of its creation has it."),
+            "node": Column("category", "Address of the node."),
+            "worker": Column("category", "Worker or driver, with its id in Ray: worker:0cbb…."),
+        },
+    ),
 )

@@ -83,7 +83,7 @@ def predict_savings(
         plans.append([id(finding) for finding, _ in plan.savings])
         replays.append(plan.replay)
     latest = {id(finding): graded.get(id(finding), finding) for finding in findings if id(finding) not in covered}
-    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans), 1)}
+    ranks = {key: rank for rank, key in enumerate(_rank_findings(latest, plans, thresholds), 1)}
     ranked = {key: replace(finding, rank=ranks[key]) for key, finding in latest.items()}
     return PredictedSections(tuple(_replace_findings(s, ranked, covered) for s in sections), tuple(replays))
 
@@ -120,6 +120,7 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
         answer.residual_share,
         measure_residual_ratio(graph.job, ledger),
         describe_largest_residual(graph.job, ledger),
+        cautions=(graph.caveat,) if graph.caveat else (),
     )
     refusal = graph.refusal or answer.refusal
     if refusal:
@@ -129,7 +130,7 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
     savings = [(finding, fix.saving) for finding, fix in zip(planned, plan.fixes, strict=True)]
     refused = [(changing[place], problem) for place, problem in plan.refused]
     if savings:
-        replay = replace(replay, step_ns=plan.step_ns, cautions=tuple(list_plan_cautions(answer, plan)))
+        replay = replace(replay, step_ns=plan.step_ns, cautions=(*replay.cautions, *list_plan_cautions(answer, plan)))
     return _RunPlan(replay, savings, refused)
 
 
@@ -202,10 +203,13 @@ def _measure_explained_share(symptom: Finding, findings: Sequence[Finding]) -> f
     return sum(saved) if saved else sum(finding.cost_ratio or 0.0 for finding in reasons)
 
 
-def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int]]) -> list[int]:
+def _rank_findings(
+    findings: Mapping[int, Finding], plans: Sequence[Sequence[int]], thresholds: Thresholds
+) -> list[int]:
     """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
 
-    Symptoms count with their cost less the share that others explain.
+    Of findings whose shares have the same severity, those with a predicted saving are first: without a prediction the
+    share is that of the cost, an upper bound. Symptoms count with their cost less the share that others explain.
     """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
@@ -213,15 +217,22 @@ def _rank_findings(findings: Mapping[int, Finding], plans: Sequence[Sequence[int
     others = [key for key in rest if key not in last]
     shares = {key: _measure_share(finding, list(findings.values())) for key, finding in findings.items()}
     others.sort(key=lambda key: -shares[key])
-    return _merge_queues([*plans, others], shares) + last
+    order = {
+        key: (SEVERITIES.index(thresholds.severity(share)), key not in planned, -share) for key, share in shares.items()
+    }
+    return _merge_queues([*plans, others], order) + last
 
 
-def _merge_queues(queues: Sequence[Sequence[int]], shares: Mapping[int, float]) -> list[int]:
-    """Merge ordered queues: next is the head of the one with the largest share left."""
+_Importance = tuple[int, bool, float]
+"""Severity of a share, whether it is not predicted, and the share: smaller ones first."""
+
+
+def _merge_queues(queues: Sequence[Sequence[int]], order: Mapping[int, _Importance]) -> list[int]:
+    """Merge ordered queues: next is the head of the one with the most important finding left."""
     left = [list(queue) for queue in queues if queue]
     merged: list[int] = []
     while left:
-        best = max(left, key=lambda queue: max(shares[key] for key in queue))
+        best = min(left, key=lambda queue: min(order[key] for key in queue))
         merged.append(best.pop(0))
         left = [queue for queue in left if queue]
     return merged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -33,13 +34,15 @@ _MEASURE_AGAIN = "name the profile itself, or save its measurements again with -
 class RunGraph:
     """The graph of one run, and its counted steps: the whole recording of each process where no step counts.
 
-    `refusal` is the reason why no fix is predicted from its files; empty if they are whole. Lost rows are lost dependencies.
+    `refusal` is the reason why no fix is predicted from its files; empty if enough are whole. Lost rows are lost dependencies.
+    `caveat` names the incomplete files, which are not part of the graph; empty if there are none.
     """
 
     run: str | None
     job: JobGraph
     steps: JobSteps
     refusal: str = ""
+    caveat: str = ""
 
 
 def add_missing_graphs(measured: Measurements, files: Sequence[Source], options: Options) -> Measurements:
@@ -68,36 +71,56 @@ def build_source_graphs(
     return tuple(map(build_graph_columns, traces))
 
 
-def join_runs(measured: Measurements) -> list[RunGraph]:
+def join_runs(measured: Measurements, excluded: Steps | None = None) -> list[RunGraph]:
     """Join the graphs of each run whose traces all have one; the steps are those that count in the measurements.
 
-    Runs without recorded work are left out. Raises `TracekitError` for damaged graphs.
+    An incomplete file counts as one that was not recorded, as long as most files of its run are whole.
+    Steps that a caller `excluded` replace those that do not count. Runs without recorded work are left out.
+    Raises `TracekitError` for damaged graphs.
     """
     chosen = _list_chosen_steps(measured) if measured.facts.has_chosen_steps else None
-    left_out: Steps = () if chosen is not None else list_left_out_steps(measured)
+    if excluded is not None:
+        left_out = excluded
+    else:
+        left_out = () if chosen is not None else list_left_out_steps(measured)
     known = {graph.key: graph for graph in measured.graphs}
     by_run: dict[str | None, list[Source]] = {}
     for source in _list_timed_sources(measured):
         by_run.setdefault(source.run, []).append(source)
-    joined, lossy = [], _list_lossy_sources(measured)
+    joined, removed, damaged = [], _list_sources_without_rows(measured), find_damaged_sources(measured)
     for run, sources in by_run.items():
         if all(get_graph_key(source) in known for source in sources):
-            graph = _join_run(run, _iterate_graphs(sources, known), left_out, chosen)
-            refusal = next((lossy[source.name] for source in sources if source.name in lossy), "")
-            joined += [replace(graph, refusal=refusal)] if graph.job.processes else []
+            names = [source.name for source in sources]
+            refusal, caveat = _explain_lost_rows(names, damaged, removed)
+            used = [source for source in sources if source.name not in damaged] if caveat else sources
+            graph = _join_run(run, _iterate_graphs(used, known), left_out, chosen)
+            joined += [replace(graph, refusal=refusal, caveat=caveat)] if graph.job.processes else []
     return joined
 
 
-def _list_lossy_sources(measured: Measurements) -> dict[str | None, str]:
-    """List the sources that lack recorded rows: name to reason."""
-    removed = {note.source for note in measured.notes if note.code == FILTERED_ROWS}
-    return {
-        **{name: f"rows were removed from {name}, and with them dependencies" for name in removed},
-        **{
-            name: f"{name} is incomplete, and with it the dependencies that it recorded"
-            for name in find_damaged_sources(measured)
-        },
-    }
+def _explain_lost_rows(
+    names: Sequence[str], damaged: AbstractSet[str | None], removed: AbstractSet[str | None]
+) -> tuple[str, str]:
+    """Explain the files of a run that lack rows: (refusal, caveat). With a caveat the run is predicted from its whole files."""
+    filtered = [name for name in names if name in removed]
+    if filtered:
+        return f"rows were removed from {filtered[0]}, and with them dependencies", ""
+    incomplete = [name for name in names if name in damaged]
+    if not incomplete:
+        return "", ""
+    if 2 * len(incomplete) >= len(names):
+        return f"{incomplete[0]} is incomplete, and with it the dependencies that it recorded", ""
+    if len(incomplete) == 1:
+        return "", f"{incomplete[0]} is incomplete: fixes are predicted as if it was not recorded"
+    return (
+        "",
+        f"{len(incomplete)} of {len(names)} files are incomplete: fixes are predicted as if they were not recorded",
+    )
+
+
+def _list_sources_without_rows(measured: Measurements) -> set[str | None]:
+    """List the sources from which rows were removed."""
+    return {note.source for note in measured.notes if note.code == FILTERED_ROWS}
 
 
 def _iterate_graphs(sources: Sequence[Source], known: Mapping[GraphKey, GraphColumns]) -> Iterator[ProcessGraph]:

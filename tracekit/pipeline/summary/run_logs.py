@@ -10,16 +10,18 @@ import numpy as np
 from tracekit.job.frames import COUNTED_ANEW, phrase_run
 from tracekit.job.run_log.counted_steps import Mask
 from tracekit.job.run_log.disagreement import describe_step_disagreement
+from tracekit.job.run_log.run_table import RUN_SHEET
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.stages.matrix import list_units_with_cells
 from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables.frame import Frame, from_rows
-from tracekit.model.text.labels import choose_plural
+from tracekit.model.text.labels import choose_plural, join_first_few
 from tracekit.model.trace import Measurements
+from tracekit.pipeline.summary.run_columns import drop_columns, make_run_overview
 
 MOST_DESCRIBED = 3
-"""Most logs described in the first line."""
+"""Most logs and trainers described in the first lines."""
 
 SECTION, SHEET = "run-log", "logged_stages"
 
@@ -29,23 +31,30 @@ def describe_run_logs(measured: Measurements) -> str:
     logs = list_logged_steps(measured)
     if not logs:
         return ""
-    texts = [_describe_run_log(measured, steps, several=len(logs) > 1) for steps in logs[:MOST_DESCRIBED]]
-    if len(logs) > MOST_DESCRIBED:
-        texts.append(f"{len(logs) - MOST_DESCRIBED} more")
+    texts = {_describe_run_log(steps) for steps in logs}
+    if len(logs) == 1:
+        (text,) = texts
+    elif len(texts) == 1:
+        text = f"each {texts.pop()}"
+    else:
+        trainers = dict.fromkeys(steps.mode.label for steps in logs)
+        text = f"{sum(len(steps.log) for steps in logs):,} steps of {join_first_few(list(trainers), MOST_DESCRIBED)}"
     if not has_only_run_logs(measured):
-        return f"driver's log: {'; '.join(texts)}"
+        return f"driver's log: {text}"
     whose = choose_plural(len(logs), "a driver's log", "drivers' logs")
-    return f"read as {whose}: {'; '.join(texts)}"
+    return f"read as {whose}: {text}"
 
 
-def _describe_run_log(measured: Measurements, steps: LoggedSteps, *, several: bool) -> str:
+def _describe_run_log(steps: LoggedSteps) -> str:
     """Describe one log: steps, trainer, GPUs, restarts."""
     count = len(steps.log)
     gpus = "" if steps.gpus is None else f", {steps.gpus} {choose_plural(steps.gpus, 'GPU')}"
     restarts = int(steps.log.part[-1] - steps.log.part[0])
     again = f", restarted {restarts} {choose_plural(restarts, 'time')}" if restarts else ""
-    where = phrase_run(measured, steps.log.run) if several else ""
-    return f"{count:,} {choose_plural(count, 'step')} of {steps.mode.label}{gpus}{again}{where}"
+    repeated = count - len(np.unique(steps.log.step))
+    if repeated:
+        again += f" ({repeated:,} {choose_plural(repeated, 'step')} run again)"
+    return f"{count:,} {choose_plural(count, 'step')} of {steps.mode.label}{gpus}{again}"
 
 
 def has_only_run_logs(measured: Measurements) -> bool:
@@ -54,24 +63,24 @@ def has_only_run_logs(measured: Measurements) -> bool:
 
 
 def measure_run_log_headline(measured: Measurements) -> tuple[Metric, ...]:
-    """Measure the headline of a log alone: step time, throughput per GPU and MFU, as medians of the steady steps."""
+    """Measure the headline of a log alone: step time, throughput per GPU and MFU, as medians of the steady steps.
+
+    Empty for several logs: the table of their runs contains these values.
+    """
     logs = list_logged_steps(measured)
-    metrics: list[Metric] = []
-    for steps in logs[:MOST_DESCRIBED]:
-        steady = steps.counted.steady
-        if not steady.any():
-            continue
-        where = phrase_run(measured, steps.log.run) if len(logs) > 1 else ""
-        low, middle, high = (float(value) * 1e9 for value in np.percentile(steps.step_s[steady], (25, 50, 75)))
-        metrics.append(Metric("logged_step", middle, "ns", "lower", low, high, f"step, median{where}", "middle half"))
-        rate, mfu = (steps.get_steady(*names) for names in (steps.log.framework.throughput, steps.log.framework.mfu))
-        unit = "images" if steps.mode.code == "diffusion" else "tokens"
-        if rate is not None:
-            metrics.append(
-                Metric("work_per_s_per_gpu", float(np.nanmedian(rate)), "", "higher", label=f"{unit}/s/GPU{where}")
-            )
-        if mfu is not None and (known := mfu[(mfu > 0) & (mfu <= 1)]).size:
-            metrics.append(Metric("actor_mfu", float(np.median(known)), "ratio", "higher", label=f"actor MFU{where}"))
+    if len(logs) != 1 or not logs[0].counted.steady.any():
+        return ()
+    (steps,) = logs
+    low, middle, high = (
+        float(value) * 1e9 for value in np.percentile(steps.step_s[steps.counted.steady], (25, 50, 75))
+    )
+    metrics = [Metric("logged_step", middle, "ns", "lower", low, high, "step, median", "middle half")]
+    rate, mfu = (steps.get_steady(*names) for names in (steps.log.framework.throughput, steps.log.framework.mfu))
+    unit = "images" if steps.mode.code == "diffusion" else "tokens"
+    if rate is not None:
+        metrics.append(Metric("work_per_s_per_gpu", float(np.nanmedian(rate)), "", "higher", label=f"{unit}/s/GPU"))
+    if mfu is not None and (known := mfu[(mfu > 0) & (mfu <= 1)]).size:
+        metrics.append(Metric("actor_mfu", float(np.median(known)), "ratio", "higher", label="actor MFU"))
     return tuple(metrics)
 
 
@@ -160,23 +169,11 @@ def _list_log_only_stages(measured: Measurements, stages: Frame) -> Frame:
 
 
 def pick_run_log_table(sections: Sequence[Section]) -> Sheet | None:
-    """Pick the table of logged stages for the first screen; None without a log."""
-    for section in sections:
-        if section.id == SECTION and section.status == "ok":
-            sheet = next((sheet for sheet in section.sheets if sheet.name == SHEET), None)
-            return None if sheet is None or not sheet.rows else _drop_spread(sheet)
-    return None
-
-
-_HIDDEN = ("iqr_ns",)
-
-
-def _drop_spread(sheet: Sheet) -> Sheet:
-    """Drop the columns that the first screen has no room for."""
-    kept = [place for place, heading in enumerate(sheet.headings) if heading.name not in _HIDDEN]
-    return replace(
-        sheet,
-        name="overview",
-        headings=tuple(sheet.headings[place] for place in kept),
-        rows=tuple(tuple(row[place] for place in kept) for row in sheet.rows),
-    )
+    """Pick the table of logged stages for the first screen, or that of several runs; None without a log."""
+    section = next((one for one in sections if one.id == SECTION and one.status == "ok"), None)
+    sheets = {} if section is None else {sheet.name: sheet for sheet in section.sheets if sheet.rows}
+    if SHEET not in sheets:
+        return None
+    if RUN_SHEET in sheets:
+        return make_run_overview(sheets[SHEET], sheets[RUN_SHEET])
+    return replace(drop_columns(sheets[SHEET], ("iqr_ns",)), name="overview")

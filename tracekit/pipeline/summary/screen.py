@@ -25,6 +25,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
+from tracekit.job.ray_tasks import measure_ray_headline
 from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages
@@ -37,11 +38,11 @@ from tracekit.model.recording.kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.tables.frame import Frame, concat, count_rows, mean_of, median_of, sum_of, texts
 from tracekit.model.tables.keys import PROCESS
-from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few
+from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few, make_natural_key
 from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
-from tracekit.pipeline.summary.engine_logs import describe_engine_logs, has_only_engine_logs
+from tracekit.pipeline.summary.engine_logs import describe_engine_logs, describe_ray_timelines, has_no_profile
 from tracekit.pipeline.summary.hang_files import describe_hang_files, has_only_hang_files
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
@@ -50,7 +51,6 @@ from tracekit.pipeline.summary.run_logs import (
     append_log_only_stages,
     describe_log_disagreements,
     describe_run_logs,
-    has_only_run_logs,
     measure_driver_step,
     measure_run_log_headline,
 )
@@ -69,7 +69,7 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
-    only_logs = _evaluate_sound_part(measured, has_only_run_logs, otherwise=False)
+    only_logs = _evaluate_sound_part(measured, has_no_profile, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
@@ -84,6 +84,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
         "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _make_summary_fact(measured, describe_engine_logs),
         _make_summary_fact(measured, describe_hang_files),
+        _make_summary_fact(measured, describe_ray_timelines),
         _count_source_files(measured),
         _describe_check(measured),
         measured.facts.engine,
@@ -114,8 +115,6 @@ def _list_capture_values(measured: Measurements, column: str) -> list[Any]:
 
 def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
-    if has_only_engine_logs(measured):
-        return ""
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
         return "" if has_only_hang_files(measured) else "ranks unknown"
@@ -184,9 +183,7 @@ def _format_named_values(values: Mapping[str, str]) -> str:
 
 def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
-    if any(note.code == INTERLEAVED for note in measured.notes):
-        return ""
-    if has_only_engine_logs(measured) or has_only_hang_files(measured):
+    if any(note.code == INTERLEAVED for note in measured.notes) or has_only_hang_files(measured):
         return ""
     if not measured.frame("captures").integers("device_op_count").any():
         only = _list_capture_values(measured, "tool") == ["torch_memory"]
@@ -235,6 +232,7 @@ def make_headline(measured: Measurements) -> tuple[Metric, ...]:
             peaks
             or _label_partial_metrics(measured, measure_run_log_headline)
             or _label_partial_metrics(measured, measure_engine_headline)
+            or _label_partial_metrics(measured, measure_ray_headline)
         )
     if has_split_runs(measured):
         return step
@@ -575,6 +573,11 @@ def _make_capture_lister(column: str) -> Callable[[Measurements], str]:
     return lambda measured: _join_sorted_distinct(_list_capture_values(measured, column))
 
 
+def _list_compared_ranks(measured: Measurements) -> str:
+    """List the ranks in the order of their numbers."""
+    return ", ".join(sorted({str(rank) for rank in _list_capture_values(measured, "rank")}, key=make_natural_key))
+
+
 def _list_compared_stages(measured: Measurements) -> str:
     return _join_sorted_distinct(measure_stage_durations(measured).values("canonical"))
 
@@ -586,7 +589,7 @@ def _join_sorted_distinct(values: Iterable[object]) -> str:
 _COMPARABLE_FACTS: Mapping[str, Callable[[Measurements], str]] = {
     "gpu": _make_capture_lister("device_name"),
     "world_size": _make_capture_lister("world_size"),
-    "ranks": _make_capture_lister("rank"),
+    "ranks": _list_compared_ranks,
     "roles": _make_capture_lister("role"),
     "backend": _make_capture_lister("backend"),
     "stages": _list_compared_stages,

@@ -94,7 +94,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         notes.append(Note("warning", "base-time", message, source.name))
     # If no event is usable, report the cause once instead of once per kind of row.
     useless = list(_note_unusable_trace(scan, rows, source.name))
-    notes = [*_note_scan_losses(scan.losses, source.name), *(useless or notes)]
+    notes = [*note_scan_losses(scan.losses, source.name), *(useless or notes)]
     meta = {
         **_replace_surrogates(scan.meta),
         "absolute_time": int(scan.ts_ns.max(initial=0)) > 10**17,
@@ -383,7 +383,7 @@ def _count_host_rows_by_thread(rows: ChromeRows) -> npt.NDArray[np.int64]:
     return of_thread
 
 
-def _note_scan_losses(losses: tuple[DataLoss, ...], name: str) -> list[Note]:
+def note_scan_losses(losses: tuple[DataLoss, ...], name: str) -> list[Note]:
     """Describe losses in notes: kind, size and position."""
     notes = []
     for loss in losses:

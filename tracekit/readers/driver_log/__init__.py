@@ -1,7 +1,8 @@
 """Training logs of RL frameworks: the values of each step, from JSON lines or console output.
 
 `json_lines` reads verl's file logger and other objects with a step, `console` the step lines of verl and VeRL-Omni,
-`headed_tables` the blocks of NeMo-RL and AReaL, and `dict_lines` the dictionaries of OpenRLHF, slime, TRL and ROLL.
+`headed_tables` the blocks of NeMo-RL and AReaL, `dict_lines` the dictionaries of OpenRLHF, slime, TRL and ROLL, and
+`gauges` scrapes of rl-insight.
 All other lines are skipped.
 """
 
@@ -21,6 +22,7 @@ from tracekit.model.trace import Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.driver_log.console import ANSI, add_console_lines
 from tracekit.readers.driver_log.console_state import ConsoleLog
+from tracekit.readers.driver_log.gauges import GAUGE_HINT, Gauges, watch_gauges
 from tracekit.readers.driver_log.headed_tables import NEMO_HEADING, NEMO_TIMER, NEMO_TOTALS
 from tracekit.readers.driver_log.run_settings import describe_dependencies, make_settings_table
 from tracekit.readers.driver_log.values import LoggedValues, make_log_values, note_skipped_values
@@ -66,7 +68,7 @@ def sniff(head: bytes) -> bool:
     if not head or b"\0" in head or is_json_trace_head(head):
         return False
     text = head.decode("utf-8", "replace")
-    if _has_logged_step(text):
+    if _has_logged_step(text) or GAUGE_HINT.search(text):
         return True
     if text.startswith(("{", "[")) or not any(mark in text for mark in _MARKS):
         return False
@@ -133,7 +135,8 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
 def _add_output_lines(rows: Iterator[tuple[int, str | None]], output: _DriverOutput) -> None:
     """Add the values of all lines to the output."""
-    add_console_lines(_watch_other_lines(rows, output), output.console)
+    other = watch_gauges(rows, Gauges(), output.console.values)
+    add_console_lines(_watch_other_lines(other, output), output.console)
 
 
 def _watch_other_lines(

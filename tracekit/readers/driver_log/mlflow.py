@@ -1,9 +1,13 @@
-"""MLflow's SQLite store: the metrics of its latest run, with times."""
+"""MLflow's SQLite store: the metrics of its latest run, with times.
+
+A resumed trainer begins a new run of the same name in the same experiment, or a child of the same parent. The starts of one
+run are read as its parts.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 from tracekit.model.errors import make_format_error
 from tracekit.model.inputs.note_codes import Data, Reason
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, Source, Trace, Want
 from tracekit.readers.driver_log import make_log_trace
 from tracekit.readers.driver_log.values import MAX_NAME, MAX_STEP, MAX_VALUES, LoggedValues
@@ -41,10 +46,15 @@ def has_metrics(path: Path) -> bool:
 
 def _has_metric_columns(connection: sqlite3.Connection) -> bool:
     """Check whether the table `metrics` exists with MLflow's columns."""
-    is_table = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'metrics'").fetchone()
-    if not is_table:
+    return _has_columns(connection, "metrics", _METRICS)
+
+
+def _has_columns(connection: sqlite3.Connection, table: str, columns: Collection[str]) -> bool:
+    """Check whether a table exists with these columns; views do not count."""
+    named = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
+    if not named:
         return False
-    return _METRICS.issubset(str(row[1]) for row in connection.execute("PRAGMA table_info(metrics)"))
+    return {*columns} <= {str(row[1]) for row in connection.execute("SELECT * FROM pragma_table_info(?)", (table,))}
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -59,12 +69,21 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
             connection.set_progress_handler(_make_call_limit(), 10_000)
             if not _has_metric_columns(connection):
                 raise make_format_error(path, Reason("no-format", "not a store of MLflow"))
-            run, others = _find_latest_run(connection)
-            _add_metrics(_query_metric_rows(connection, run), log)
+            runs = _list_runs(connection)
+            starts = _find_starts(runs)
+            for start in starts:
+                log.begin_part()
+                _add_metrics(_query_metric_rows(connection, start.run), log)
     except (sqlite3.Error, ValueError, OverflowError) as error:
         reason = Reason("damaged-database", f"damaged SQLite database: {type(error).__name__}", Data())
         raise make_format_error(path, reason) from error
     (trace,) = make_log_trace(log, [], source, want)
+    if len(starts) > 1:
+        message = (
+            f"{len(starts):,} runs of the store are starts of one run: joined as parts, the last of each step counts"
+        )
+        trace = replace(trace, notes=(*trace.notes, Note("info", "log-joined", message, source.name, len(starts))))
+    others = len(runs) - len(starts)
     if others:
         message = "other runs in the same store were left out: the latest was read"
         trace = replace(trace, notes=(*trace.notes, Note("info", "log-other-runs", message, source.name, others)))
@@ -77,12 +96,74 @@ def _make_call_limit() -> Callable[[], int]:
     return lambda: next(calls, None) is None
 
 
-def _find_latest_run(connection: sqlite3.Connection) -> tuple[object, int]:
-    """Find the run with the latest metric: (its id, the number of other runs)."""
-    runs = connection.execute(
-        "SELECT run_uuid FROM metrics GROUP BY run_uuid ORDER BY max(timestamp) DESC, run_uuid LIMIT 10000"
+@dataclass(frozen=True, slots=True)
+class _StoredRun:
+    """One run of a store: its first and last step and time, and the names that its restarts share."""
+
+    run: object
+    first_step: int
+    last_step: int
+    first_ms: int
+    last_ms: int
+    family: frozenset[tuple[object, ...]]
+
+    def continues(self, before: _StoredRun) -> bool:
+        """Check whether this run is the next start of one before it: named alike, later, and with mostly later steps."""
+        if (
+            self.family.isdisjoint(before.family)
+            or self.first_ms < before.last_ms
+            or self.first_step <= before.first_step
+        ):
+            return False
+        repeated = max(before.last_step - self.first_step + 1, 0)
+        fewest = min(before.last_step - before.first_step, self.last_step - self.first_step) + 1
+        return repeated <= MOST_REPEATED * fewest
+
+
+MOST_REPEATED = 0.5
+"""Largest share of the steps of a run that its restart repeats."""
+
+
+def _list_runs(connection: sqlite3.Connection) -> list[_StoredRun]:
+    """List the runs with metrics, the one with the latest metric first."""
+    rows = connection.execute(
+        "SELECT run_uuid, min(step), max(step), min(timestamp), max(timestamp) FROM metrics "
+        "WHERE typeof(step) = 'integer' AND typeof(timestamp) = 'integer' AND typeof(value) IN ('integer', 'real') "
+        "GROUP BY run_uuid ORDER BY max(timestamp) DESC, run_uuid LIMIT 10000"
     ).fetchall()
-    return (runs[0][0], len(runs) - 1) if runs else (None, 0)
+    families = _map_families(connection)
+    return [
+        _StoredRun(run, first, last, first_ms, last_ms, families.get(run, frozenset()))
+        for run, first, last, first_ms, last_ms in rows
+    ]
+
+
+def _find_starts(runs: Sequence[_StoredRun]) -> list[_StoredRun]:
+    """Find the starts of the latest run, from the first to the last."""
+    starts = list(runs[:1])
+    for run in runs[1:]:
+        if starts[0].continues(run):
+            starts.insert(0, run)
+    return starts
+
+
+def _map_families(connection: sqlite3.Connection) -> dict[object, frozenset[tuple[object, ...]]]:
+    """Map each run to its name and its parent, each within its experiment; a store of metrics alone names none."""
+    names: list[tuple[Any, ...]] = []
+    if _has_columns(connection, "runs", {"run_uuid", "name", "experiment_id"}):
+        names += connection.execute(
+            "SELECT run_uuid, 'name', experiment_id, name FROM runs WHERE name <> '' LIMIT 10000"
+        )
+        names += connection.execute("SELECT run_uuid, 'parent', experiment_id, run_uuid FROM runs LIMIT 10000")
+        if _has_columns(connection, "tags", {"run_uuid", "key", "value"}):
+            names += connection.execute(
+                "SELECT run_uuid, 'parent', experiment_id, value FROM tags JOIN runs USING (run_uuid) "
+                "WHERE key = 'mlflow.parentRunId' LIMIT 10000"
+            )
+    families: dict[object, set[tuple[object, ...]]] = {}
+    for run, *family in names:
+        families.setdefault(run, set()).add(tuple(family))
+    return {run: frozenset(family) for run, family in families.items()}
 
 
 def _query_metric_rows(connection: sqlite3.Connection, run: object) -> Iterable[tuple[Any, ...]]:

@@ -3,8 +3,8 @@
 Hydra writes `.hydra/config.yaml` without resolving references, Weights & Biases `config.yaml` with a `value` per key,
 verl prints a resolved dictionary. Only settings that findings name are kept (`model.recording.rl_settings`).
 
-The YAML reader knows what these programs write: block mappings of scalars. It builds no objects and follows no tags,
-anchors or aliases; lists and texts of several lines are skipped.
+PyYAML parses a file into events, from which this module takes the scalars and lists of scalars. It builds no objects,
+follows no tags and expands no aliases: a small file stays small.
 """
 
 from __future__ import annotations
@@ -12,62 +12,107 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
+from tracekit.discover.log_configs import CONFIG_FILES
 from tracekit.model.recording.rl_settings import clean_setting
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.frame import texts
 
-CONFIG_FILES = (".hydra/config.yaml", "files/config.yaml", "config.yaml")
-"""Places of a run's configuration next to its log: Hydra's, that of a W&B run, that next to W&B's `output.log`."""
+MAX_CONFIG_BYTES, MAX_CONFIG_EVENTS, MAX_DEPTH = 2**20, 100_000, 30
 
-MAX_CONFIG_BYTES, MAX_CONFIG_LINES, MAX_DEPTH = 2**20, 20_000, 30
-
-_PAIR = re.compile(r"( {0,120})(?:'([\w./-]{1,100})'|\"([\w./-]{1,100})\"|([\w./-]{1,100})):(?:\s+(.*))?")
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]{1,200})(?:,([\w.+-]{1,40}))?\}")
 MAX_REFERENCES = 10
 
 
 def parse_yaml_settings(text: str) -> dict[str, str]:
-    r"""Parse the scalars of a YAML file by dotted key, with references resolved.
+    r"""Parse the scalars and lists of a YAML file by dotted key, with references resolved; those before a damaged place.
 
-    >>> parse_yaml_settings("trainer:\n  nnodes: 2  # two\nrollout:\n  n: ${trainer.nnodes}\n")
-    {'trainer.nnodes': '2', 'rollout.n': '2'}
+    >>> parse_yaml_settings("trainer:\n  nnodes: 2  # two\nrollout:\n  n: ${trainer.nnodes}\nsteps:\n- 2\n- 4\n")
+    {'trainer.nnodes': '2', 'rollout.n': '2', 'steps': '[2, 4]'}
     """
-    leaves = dict(_yield_yaml_leaves(text))
-    resolved = ((key, _resolve_reference(value, leaves)) for key, value in leaves.items())
-    return {key: value for key, value in resolved if value is not None}
+    events = _yield_yaml_events(text)
+    kind, value = next(events, _CUT)
+    leaves = dict(_yield_leaves(events, kind, value, ()))
+    resolved = ((key, _resolve_reference(leaf, leaves)) for key, leaf in leaves.items())
+    return {key: leaf for key, leaf in resolved if leaf is not None}
 
 
-def _yield_yaml_leaves(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the scalars of block mappings: (dotted key, text)."""
-    path: list[tuple[int, str]] = []
-    skipped: int | None = None
-    for line in text.split("\n", MAX_CONFIG_LINES)[:MAX_CONFIG_LINES]:
-        indent = len(line) - len(line.lstrip(" "))
-        if skipped is not None and (indent > skipped or not line.strip()):
-            continue
-        skipped = None
-        match = _PAIR.fullmatch(line.rstrip())
-        if match is None:
-            # A list: what is deeper belongs to it.
-            skipped = indent if line.lstrip().startswith("-") else None
-            continue
-        while path and path[-1][0] >= indent:
-            path.pop()
-        key, value = match[2] or match[3] or match[4], _strip_comment(match[5] or "")
-        if value:
-            yield ".".join([*(name for _, name in path), key]), value.strip("'\"")
-            # The following lines of a text that continues are deeper.
-            skipped = indent
-        elif len(path) < MAX_DEPTH:
-            path.append((indent, key))
+_Event = tuple[str, str]
+"""Kind of an event (scalar, alias, map, list, end, cut), and the text of a scalar."""
+
+_CUT: _Event = ("cut", "")
+"""Stands for an event that a damaged file lacks."""
+
+_ENDS = ("end", "cut")
 
 
-def _strip_comment(value: str) -> str:
-    """Strip a comment from the value of a line."""
-    return "" if value.startswith("#") else value.partition(" #")[0].strip()
+def _yield_yaml_events(text: str) -> Iterator[_Event]:
+    """Yield the events of the first document, up to a damaged place or `MAX_CONFIG_EVENTS`."""
+    # The import takes 20 ms, and few logs have a configuration next to them.
+    import yaml
+
+    kinds = {
+        yaml.ScalarEvent: "scalar",
+        yaml.AliasEvent: "alias",
+        yaml.MappingStartEvent: "map",
+        yaml.SequenceStartEvent: "list",
+        yaml.MappingEndEvent: "end",
+        yaml.SequenceEndEvent: "end",
+    }
+    try:
+        for event in islice(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), MAX_CONFIG_EVENTS):
+            kind = kinds.get(type(event))
+            if kind is not None:
+                yield kind, event.value if kind == "scalar" else ""
+            elif isinstance(event, yaml.DocumentEndEvent):
+                return
+    except (yaml.YAMLError, ValueError, OverflowError):
+        return
+
+
+def _yield_leaves(events: Iterator[_Event], kind: str, value: str, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the leaves below one node, whose first event is given: (dotted key, text)."""
+    if kind == "scalar":
+        yield ".".join(path), value
+    elif kind == "list":
+        items = _take_scalar_items(events)
+        if items is not None:
+            yield ".".join(path), f"[{', '.join(items)}]"
+    elif kind == "map" and len(path) >= MAX_DEPTH:
+        _skip_node(events, kind)
+    elif kind == "map":
+        while (name := next(events, _CUT))[0] not in _ENDS:
+            _skip_node(events, name[0])
+            inner = next(events, _CUT)
+            if name[0] == "scalar":
+                yield from _yield_leaves(events, *inner, (*path, name[1]))
+            else:
+                _skip_node(events, inner[0])
+
+
+def _take_scalar_items(events: Iterator[_Event]) -> list[str] | None:
+    """Take the items of a list; None if one is not a scalar."""
+    items: list[str] | None = []
+    while (event := next(events, _CUT))[0] not in _ENDS:
+        if event[0] != "scalar":
+            items = None
+        elif items is not None:
+            items.append(event[1])
+        _skip_node(events, event[0])
+    return items if event[0] == "end" else None
+
+
+def _skip_node(events: Iterator[_Event], kind: str) -> None:
+    """Skip the rest of a node whose first event was taken."""
+    depth = int(kind in ("map", "list"))
+    while depth:
+        inner = next(events, None)
+        if inner is None:
+            return
+        depth += (inner[0] in ("map", "list")) - (inner[0] == "end")
 
 
 def _resolve_reference(value: str, leaves: Mapping[str, str]) -> str | None:

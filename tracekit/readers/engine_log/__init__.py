@@ -1,8 +1,8 @@
 """Logs of rollout engines and machines: running and waiting requests, KV cache, GPUs.
 
 These forms are read: server logs of vLLM (V0 and V1) and SGLang; scrapes of their Prometheus endpoints, one or
-several in a file; CSV of `nvidia-smi --query-gpu` with its header; tables of `dcgmi dmon`. All other lines are
-skipped, among them those with prompts. rl-insight writes no metrics file: its gauges are on a Prometheus endpoint.
+several in a file; CSV of `nvidia-smi --query-gpu` with its header; tables of `nvidia-smi dmon` and `dcgmi dmon`. All
+other lines are skipped, among them those with prompts. rl-insight writes no metrics file: its gauges are on a Prometheus endpoint.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _add_engine_lines(rows: Iterator[tuple[int, str | None]], log: EngineValues)
 
 def _find_header(line: str) -> MachineColumns | None:
     """Parse the header of a machine's table; None for other lines."""
-    return parse_machine_header(line) if line.startswith("#Entity") or "timestamp" in line else None
+    return parse_machine_header(line) if line.startswith("#") or "timestamp" in line else None
 
 
 def _note_skipped_engine_lines(log: EngineValues, losses: list[DataLoss], source: str) -> Iterator[Note]:

@@ -1,4 +1,4 @@
-"""Samples of a machine's GPUs: `nvidia-smi --query-gpu … --format=csv` and `dcgmi dmon`."""
+"""Samples of a machine's GPUs: `nvidia-smi --query-gpu … --format=csv`, `nvidia-smi dmon` and `dcgmi dmon`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ MAX_COLUMNS = 200
 _UNIT = compile_lazily(r"\A\s*(.*?)\s*(?:\[([^\]]*)\])?\s*\Z")
 _AMOUNT = compile_lazily(r"\A\s*([0-9]{1,15}(?:\.[0-9]{0,9})?)\s*(?:%|MiB|W|C|MHz)?\s*\Z")
 _CSV_TIME = compile_lazily(r"([0-9]{4})/([0-9]{2})/([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?")
+_DMON_TIME = compile_lazily(r"([0-9]{4})([0-9]{2})([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})")
 
 _COLUMNS = {
     "utilization.gpu": ("gpu_busy_ratio", 0.01),
@@ -31,43 +32,87 @@ _COLUMNS = {
 }
 """Columns of nvidia-smi: (key, factor to our unit)."""
 
-_FIELDS = {
-    "SMACT": "sm_active_ratio",
-    "SMOCC": "sm_occupancy_ratio",
-    "TENSO": "tensor_active_ratio",
-    "DRAMA": "dram_active_ratio",
-    "GRACT": "graphics_active_ratio",
+_DMON_COLUMNS = {
+    "sm": ("gpu_busy_ratio", 0.01),
+    "mem": ("memory_busy_ratio", 0.01),
+    "fb": ("memory_used_bytes", 2.0**20),
+    "pwr": ("power_w", 1.0),
+    "gtemp": ("temperature_c", 1.0),
+    "pclk": ("sm_clock_mhz", 1.0),
 }
-"""Columns of `dcgmi dmon`; all are shares of time from 0 to 1."""
+"""Columns of `nvidia-smi dmon`; its `sm` is the utilization that `--query-gpu` has, not the share of busy SMs."""
+
+_DCGM_COLUMNS = {
+    "SMACT": ("sm_active_ratio", 1.0),
+    "SMOCC": ("sm_occupancy_ratio", 1.0),
+    "TENSO": ("tensor_active_ratio", 1.0),
+    "DRAMA": ("dram_active_ratio", 1.0),
+    "GRACT": ("graphics_active_ratio", 1.0),
+    "GPUTL": ("gpu_busy_ratio", 0.01),
+    "MCUTL": ("memory_busy_ratio", 0.01),
+    "FBUSD": ("memory_used_bytes", 2.0**20),
+    "FBTTL": ("memory_total_bytes", 2.0**20),
+    "POWER": ("power_w", 1.0),
+    "TMPTR": ("temperature_c", 1.0),
+    "SMCLK": ("sm_clock_mhz", 1.0),
+}
+"""Columns of `dcgmi dmon`; those of the profiler (1001 to 1005) are shares of time from 0 to 1."""
+
+_DMON_TIMES = frozenset({"Date", "Time"})
+
+_GPU_NAMES = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
+"""Columns of nvidia-smi that name the GPU, in order of preference."""
 
 
 @dataclass(slots=True)
 class MachineColumns:
-    """Columns of the header that the file began with, and the sample that its rows belong to."""
+    """Columns of the last header, and the sample that its rows belong to.
+
+    `before` counts the cells of a row before those of `names`: date, time and GPU.
+    """
 
     system: str = ""
     names: list[str] = field(default_factory=list[str])
+    before: int = 0
     sample: int = 0
     seen: set[str] = field(default_factory=set[str])
 
 
 def parse_machine_header(line: str) -> MachineColumns | None:
-    """Parse the header of a CSV of nvidia-smi or of a table of dcgmi; None for other lines.
+    """Parse the header of a CSV of nvidia-smi or of a table of either dmon; None for other lines.
 
     >>> parse_machine_header("timestamp, index, utilization.gpu [%], memory.used [MiB]").names
     ['timestamp', 'index', 'utilization.gpu', 'memory.used']
     >>> parse_machine_header("#Entity   SMACT  TENSO").names
     ['SMACT', 'TENSO']
+    >>> parse_machine_header("#Time        gpu    pwr     sm").before
+    2
     """
-    if line.startswith("#Entity"):
-        names = line.split()[1:MAX_COLUMNS]
-        return MachineColumns(DCGM, names) if not _FIELDS.keys().isdisjoint(names) else None
+    if line.startswith("#"):
+        return _parse_dmon_header(line)
     if "," not in line or len(line) > 20_000:
         return None
     names = [_strip_unit(part) for part in line.split(",")[:MAX_COLUMNS]]
     if "timestamp" not in names or _COLUMNS.keys().isdisjoint(names):
         return None
     return MachineColumns(NVIDIA_SMI, names)
+
+
+def _parse_dmon_header(line: str) -> MachineColumns | None:
+    """Parse the header of `dcgmi dmon` or `nvidia-smi dmon`; None for other lines, such as that of the units."""
+    names = line[1:20_000].split()[:MAX_COLUMNS]
+    if names[:1] == ["Entity"]:
+        # An entity is two cells: `GPU 0`.
+        return MachineColumns(DCGM, names[1:], 2) if not _DCGM_COLUMNS.keys().isdisjoint(names) else None
+    before = names.index("gpu") + 1 if "gpu" in names[:3] else 0
+    if (
+        not before
+        or not _DMON_TIMES.issuperset(names[: before - 1])
+        or "pid" in names
+        or _DMON_COLUMNS.keys().isdisjoint(names)
+    ):
+        return None
+    return MachineColumns(NVIDIA_SMI, names[before:], before)
 
 
 def _strip_unit(name: str) -> str:
@@ -78,8 +123,8 @@ def _strip_unit(name: str) -> str:
 
 def add_machine_line(line: str, number: int, columns: MachineColumns, log: EngineValues) -> None:
     """Add the values of one row; rows that do not fit the header, and values such as `[N/A]`, add nothing."""
-    if columns.system == DCGM:
-        _add_dcgm_row(line.split(), number, columns, log)
+    if columns.before:
+        _add_dmon_row(line.split(), number, columns, log)
         return
     try:
         cells = next(iter(csv.reader([line])), [])
@@ -90,7 +135,7 @@ def add_machine_line(line: str, number: int, columns: MachineColumns, log: Engin
     row = dict(zip(columns.names, (cell.strip() for cell in cells), strict=True))
     found = _CSV_TIME.match(row["timestamp"])
     ts_ns = found and log.clock.convert(found[1], found[2], found[3], (found[4], found[5], found[6], found[7]))
-    gpu = row.get("index") or row.get("uuid") or row.get("gpu_uuid") or "0"
+    gpu = next((row[name] for name in _GPU_NAMES if row.get(name)), "(no index)")
     for name, text in row.items():
         amount = _AMOUNT.match(text)
         if name in _COLUMNS and amount:
@@ -98,16 +143,29 @@ def add_machine_line(line: str, number: int, columns: MachineColumns, log: Engin
             log.add(number, ts_ns, (NVIDIA_SMI, f"GPU {gpu}"), key, float(amount[1]) * factor, "level")
 
 
-def _add_dcgm_row(cells: Sequence[str], number: int, columns: MachineColumns, log: EngineValues) -> None:
-    """Add a row of `dcgmi dmon`: `GPU 0  0.93  0.41`. It has no time; an entity seen again begins a new sample."""
-    if len(cells) != len(columns.names) + 2:
+def _add_dmon_row(cells: Sequence[str], number: int, columns: MachineColumns, log: EngineValues) -> None:
+    """Add a row of a table: `GPU 0  0.93  0.41` of dcgmi, `20260901  10:00:00  0  312  98` of nvidia-smi.
+
+    A GPU seen again begins a new sample. Only `nvidia-smi dmon -o DT` gives times.
+    """
+    before = columns.before
+    if len(cells) != len(columns.names) + before or cells[0].startswith("#"):
         return
-    entity = f"{cells[0]} {cells[1]}"
-    if not columns.sample or entity in columns.seen:
+    is_dcgm = columns.system == DCGM
+    gpu = f"{cells[0]} {cells[1]}" if is_dcgm else f"GPU {cells[before - 1]}"
+    if not columns.sample or gpu in columns.seen:
         columns.sample = number
         columns.seen.clear()
-    columns.seen.add(entity)
-    for name, text in zip(columns.names, cells[2:], strict=True):
+    columns.seen.add(gpu)
+    found = _DMON_TIME.fullmatch(f"{cells[0]} {cells[1]}") if before == _WITH_DATE else None
+    ts_ns = log.clock.convert(found[1], found[2], found[3], (found[4], found[5], found[6], None)) if found else None
+    known = _DCGM_COLUMNS if is_dcgm else _DMON_COLUMNS
+    for name, text in zip(columns.names, cells[before:], strict=True):
         amount = _AMOUNT.match(text)
-        if name in _FIELDS and amount:
-            log.add(columns.sample, None, (DCGM, entity), _FIELDS[name], float(amount[1]), "level")
+        if name in known and amount:
+            key, factor = known[name]
+            log.add(columns.sample, ts_ns, (columns.system, gpu), key, float(amount[1]) * factor, "level")
+
+
+_WITH_DATE = 3
+"""Cells before the columns of `nvidia-smi dmon -o DT`: date, time and GPU."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tracekit.model.report import Report
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.details import PageDetails
+from tracekit.render.explorer.inputs.process_files import ProcessData
 from tracekit.render.explorer.processes import ExplorerRows, PageRow
 from tracekit.render.explorer.report_values import get_overview_rows
 
 KINDS = ("compute", "communication", "copies")
 ROW_KINDS = ("device", "thread", "log")
+_NO_ROWS = np.empty(0, np.int64)
 
 LOG_NOTE = "lengths from the driver's log, which has no start times: stages are in the order of the pipeline"
 
@@ -28,9 +33,22 @@ def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]
     }
 
 
+def choose_page_program(processes: Sequence[ProcessData]) -> str:
+    """Choose the program of a page: that of logs, of memory snapshots, or of profiles without."""
+    if has_log_processes(processes):
+        return "log"
+    return "memory" if any(len(data.numbers.get("snapshot.peak", ())) for data in processes) else "page"
+
+
+def has_log_processes(processes: Sequence[ProcessData]) -> bool:
+    """Check for rows of a driver's log. A page with one has no other rows."""
+    log = ROW_KINDS.index("log")
+    return any((data.numbers.get("row.kind", _NO_ROWS) == log).any() for data in processes)
+
+
 def has_log_rows(rows: ExplorerRows) -> bool:
     """Check for rows of a driver's log, which have only stages."""
-    return any(row.kind == ROW_KINDS.index("log") for row in rows.rows)
+    return has_log_processes([process.data for process in rows.processes])
 
 
 def list_row_notes(rows: ExplorerRows) -> list[str]:

@@ -26,10 +26,10 @@ class PageAssets:
     code: str
 
 
-def read_page_assets(template: str = "page.html", folder: Path = _FOLDER) -> PageAssets:
-    """Read the template, style and program of the page."""
-    names = (template, "page.css", template.replace(".html", ".js"))
-    return PageAssets(*((folder / name).read_text(encoding="utf-8") for name in names))
+def read_page_assets(template: str = "page", program: str = "page") -> PageAssets:
+    """Read the template, style and program of the page. Each kind of page has a program of its own."""
+    names = (f"{template}.html", "page.css", f"{program}.js")
+    return PageAssets(*((_FOLDER / name).read_text(encoding="utf-8") for name in names))
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:

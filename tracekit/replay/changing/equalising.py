@@ -80,7 +80,7 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     has_own = change.on == "host" and only is not None
     may_go = chosen & ~works & has_own
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
-    stage = index.stage_at(process, at)
+    stage = index.stage_at(process, at, masked=True)
     # Ranks of one role work alike, not those of several.
     where, _ = group_arrays([other, _number_roles(index)[process], stage, name])
     del name

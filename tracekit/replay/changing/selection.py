@@ -18,6 +18,7 @@ from tracekit.model.units import format_ranges
 from tracekit.process.host.tree import HOLDER
 from tracekit.process.name_filters import look_up_names
 from tracekit.process.steps.engine_batches import parse_engine_batch
+from tracekit.process.steps.repetition import mask_numbers
 from tracekit.replay.changes import RunChange, Selection
 from tracekit.replay.edges import (
     TRANSFER,
@@ -265,14 +266,19 @@ class JobIndex:
             step[mine] = np.where(inside, value, -1)
         return step
 
-    def stage_at(self, process: Ints, time: Ints) -> Ints:
-        """Find the number of the stage, by its name over all processes, at each recorded time; -1 outside."""
+    def stage_at(self, process: Ints, time: Ints, *, masked: bool = False) -> Ints:
+        """Find the number of the stage, by its name over all processes, at each recorded time; -1 outside.
+
+        Stages whose names differ only in numbers are one if `masked`: without ranges of stages, the outermost range is often that
+        of an engine's iteration, and counts its requests.
+        """
         numbers: dict[str, int] = {}
         stage = np.full(len(time), -1, np.int64)
         for graph, mine in self.split_by_process(process):
             stages = graph.stages
             if len(mine) and len(stages):
-                of_text = [numbers.setdefault(text, len(numbers)) for text in stages.stage.texts]
+                texts = map(mask_numbers, stages.stage.texts) if masked else stages.stage.texts
+                of_text = [numbers.setdefault(text, len(numbers)) for text in texts]
                 of_row = np.array([*of_text, -1])[np.append(stages.stage.codes, -1)]
                 stage[mine] = of_row[stages.row_at(time[mine])]
         return stage

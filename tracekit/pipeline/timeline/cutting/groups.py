@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracekit.model.sweeps import find_parents
 from tracekit.model.tables import DEVICE_OP_KINDS
-from tracekit.pipeline.timeline.cutting.chrome import ScannedTrace
+from tracekit.pipeline.timeline.cutting.chrome import ScannedTrace, number_row_threads
 from tracekit.pipeline.timeline.cutting.reduction import Group
 from tracekit.readers.chrome.classes import CLASS_NAMES
 from tracekit.readers.chrome.scan import TraceScan
@@ -36,7 +36,7 @@ def list_row_blocks(trace: ScannedTrace, is_kept: Bools, arguments: Iterable[str
         [("argument", key) for key in sorted(known)],
         *([("class", name)] for name in _ESSENTIAL if name in present),
     ]
-    threads = np.unique(_number_host_threads(trace.scan)[is_kept]).tolist()
+    threads = np.unique(number_row_threads(trace.scan)[is_kept]).tolist()
     if len(threads) > 1:
         labels = _list_thread_labels(trace.scan)
         blocks.append([("thread", labels[number]) for number in threads])
@@ -58,7 +58,7 @@ def drop_groups(trace: ScannedTrace, is_kept: Bools, left_out: frozenset[Group])
     if values["thread"]:
         labels = _list_thread_labels(trace.scan)
         numbers = [number for number, label in labels.items() if label in values["thread"]]
-        kept &= ~np.isin(_number_host_threads(trace.scan), numbers)
+        kept &= ~np.isin(number_row_threads(trace.scan), numbers)
     if _NESTED in left_out:
         kept &= ~_mark_nested_ops(trace, kept)
     if left_out:
@@ -90,21 +90,16 @@ def _mark_nested_ops(trace: ScannedTrace, kept: Bools) -> Bools:
     if not len(rows):
         return nested
     length = np.where(scan.has_dur, np.maximum(scan.dur_ns, 0), 0)
-    rows = rows[np.lexsort((-length[rows], scan.ts_ns[rows], _number_host_threads(scan)[rows]))]
-    nested[rows] = find_parents(rows, _number_host_threads(scan), scan.ts_ns, length)[rows] >= 0
+    rows = rows[np.lexsort((-length[rows], scan.ts_ns[rows], number_row_threads(scan)[rows]))]
+    nested[rows] = find_parents(rows, number_row_threads(scan), scan.ts_ns, length)[rows] >= 0
     return nested
-
-
-def _number_host_threads(scan: TraceScan) -> Ints:
-    """Number the thread of each row."""
-    return (scan.pid.codes.astype(np.int64) + 1) * (len(scan.tid.values) + 2) + scan.tid.codes + 1
 
 
 def _list_thread_labels(scan: TraceScan) -> dict[int, str]:
     """List the process and thread of each number."""
     width = len(scan.tid.values) + 2
     labels = {}
-    for number in np.unique(_number_host_threads(scan)).tolist():
+    for number in np.unique(number_row_threads(scan)).tolist():
         pid, tid = number // width - 1, number % width - 1
         labels[number] = " ".join(
             str(values[code]) if code >= 0 else "-" for values, code in ((scan.pid.values, pid), (scan.tid.values, tid))

@@ -286,12 +286,19 @@ def _make_public_column(table: str, column: str) -> str:
 
 
 def _clip_ranges(connection: sqlite3.Connection, plan: _CutPlan, start: int, end: int) -> None:
-    """Clip NVTX ranges that begin before the window to it."""
-    if _NVTX in plan.conditions and "end" in plan.columns[_NVTX]:
-        connection.execute(
-            f'UPDATE main.{_NVTX} SET start = {start}, "end" = min("end", {end}) '  # noqa: S608
-            f'WHERE start < {start} AND "end" > {start} AND eventType IN {_NVTX_RANGES}'
-        )
+    """Clip NVTX ranges that begin before the window to it, or to the end of the last range of their thread that begins in it."""
+    if not {"end", "globalTid"} <= plan.columns.get(_NVTX, {}).keys() or _NVTX not in plan.conditions:
+        return
+    ranges = f"main.{_NVTX} WHERE eventType IN {_NVTX_RANGES} AND"
+    connection.execute(
+        'CREATE TEMP TABLE ends AS SELECT globalTid AS thread, max("end") AS last '  # noqa: S608
+        f"FROM {ranges} start >= {start} AND start < {end} GROUP BY 1"
+    )
+    last = f"(SELECT max({end}, last) FROM temp.ends WHERE thread = globalTid)"  # noqa: S608
+    connection.execute(
+        f'UPDATE main.{_NVTX} SET start = {start}, "end" = min("end", coalesce({last}, {end})) '  # noqa: S608
+        f'WHERE start < {start} AND "end" > {start} AND eventType IN {_NVTX_RANGES}'
+    )
 
 
 def _copy_strings(connection: sqlite3.Connection, plan: _CutPlan, *, is_anonymous: bool) -> None:

@@ -35,13 +35,6 @@ def describe_page_change(report: Report, names: Sequence[str]) -> dict[str, Any]
         "overview": _describe_sheet("", report.overview) if report.overview else None,
         "missing": [make_printable(section.reason, 400) for section in report.sections if section.status == "skipped"],
         "sheets": [_describe_sheet(title, sheet) for title, sheet in _list_sheets(report)],
-        "outcomes": [
-            [make_printable(str(cell), 200) for cell in row[:3]]
-            for section in report.sections
-            if section.id == "gate"
-            for sheet in section.sheets
-            for row in sheet.rows
-        ],
     }
 
 

@@ -12,10 +12,10 @@ from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
-from tracekit.render.explorer.comparison.change import describe_page_change
+from tracekit.render.explorer.comparison.change import NAME_LIMIT, describe_page_change
 from tracekit.render.explorer.comparison.sides import PageSide, SideRows, arrange_side_rows
 from tracekit.render.explorer.details import fit_details
-from tracekit.render.explorer.heads import describe_details, describe_page_row
+from tracekit.render.explorer.heads import describe_details, describe_page_row, list_row_notes
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables
@@ -69,7 +69,10 @@ def write_comparison_page(
         "title": escape(make_printable(report.title, 120)),
         "identity": escape(" · ".join(map(make_printable, report.identity))),
         "sentence": escape(make_printable(report.answer, phrases.SENTENCE)),
-        "basis": _write_texts("p", (*report.basis, *(f"Note: {caution}" for caution in report.cautions))),
+        "gate": _write_gate(report),
+        "basis": _write_texts(
+            "p", (*report.basis, *(f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows))))
+        ),
         "notes": _write_notes([caveat for section in report.sections for caveat in section.caveats]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
@@ -97,6 +100,19 @@ def _describe_side_rows(arranged: SideRows) -> dict[str, Any]:
 def _write_texts(tag: str, texts: Sequence[str]) -> str:
     """Render texts as elements of one kind."""
     return "".join(f"<{tag}>{escape(make_printable(text, phrases.SENTENCE))}</{tag}>" for text in texts)
+
+
+def _write_gate(report: Report) -> str:
+    """Render the outcome of each rule of the gate, those that did not pass first; empty without a gate."""
+    gates = [section for section in report.sections if section.id == "gate"]
+    badges = []
+    for row in (row for section in gates for sheet in section.sheets for row in sheet.rows):
+        rule, outcome = (make_printable(str(cell), NAME_LIMIT) for cell in (row[0], row[2]))
+        has_passed = outcome.startswith(("pass", "accepted"))
+        style = "badge" if has_passed else "badge failed"
+        badges.append((has_passed, f'<span class="{style}">{escape(f"{outcome}: {rule}")}</span>'))
+    badges.sort(key=lambda badge: badge[0])
+    return f'<div id="gate">{"".join(text for _, text in badges)}</div>' if badges else ""
 
 
 def _write_notes(caveats: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from tracekit.model.inputs.timeline import TimelineProcess, TimelineSide
 from tracekit.model.report import Report
 from tracekit.render.explorer.comparison.page import write_comparison_page
 from tracekit.render.explorer.comparison.sides import PageSide
+from tracekit.render.explorer.heads import has_log_processes
 from tracekit.render.explorer.template import read_page_assets
 
 
@@ -17,7 +18,9 @@ def write_packed_comparison(report: Report) -> str:
     """Write the page of a comparison's report. Raises `TracekitError` for damaged data of a process."""
     assert report.timeline is not None
     sides = [_unpack_side(side) for side in report.timeline.sides]
-    return write_comparison_page(report, sides, read_page_assets("comparison.html"), report.timeline.causes).text
+    has_logs = has_log_processes([process for side in sides for process in side.processes])
+    assets = read_page_assets("comparison", "log_comparison" if has_logs else "comparison")
+    return write_comparison_page(report, sides, assets, report.timeline.causes).text
 
 
 def _unpack_side(side: TimelineSide) -> PageSide:

@@ -147,7 +147,7 @@ export function measureBeyond(data: Data): Float64Array {
 /** Name of a row among those of its side: its run where only runs differ, otherwise also its rank. */
 export function nameInHeat(data: Data, row: number): string {
   const { side, run } = data.head.rows[row];
-  const twins = data.head.rows.filter((other, i) => other.side === side && data.hasCompute(i));
+  const twins = data.head.rows.filter((other, i) => other.side === side && (LOGS || data.hasCompute(i)));
   const runs = new Set(twins.map((other) => other.run));
   if (runs.size < 2) return data.nameInSide(row);
   return runs.size === twins.length ? (run ?? "") : `${run} · ${data.nameInSide(row)}`;

@@ -1,4 +1,4 @@
-// Writes page.js, comparison.js and page.css beside this folder, or into the folder given as the first argument.
+// Writes the programs and page.css beside this folder, or into the folder given as the first argument.
 import { createRequire } from "node:module";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -16,7 +16,10 @@ const options = {
   legalComments: "none",
 };
 const folder = process.argv[2] ?? path.dirname(here);
-// One program per template: what only the other kind of page needs is left out.
-for (const name of ["page", "comparison"])
-  await build({ ...options, entryPoints: ["page.ts"], outfile: path.join(folder, `${name}.js`), define: { COMPARISON: String(name === "comparison") } });
+// One program per kind of page (kind.d.ts): what only other kinds need is left out.
+const PROGRAMS = { page: [], memory: ["MEMORY"], log: ["LOGS"], comparison: ["COMPARISON"], log_comparison: ["COMPARISON", "LOGS"] };
+for (const [name, kinds] of Object.entries(PROGRAMS)) {
+  const define = Object.fromEntries(["COMPARISON", "LOGS", "MEMORY"].map((kind) => [kind, String(kinds.includes(kind))]));
+  await build({ ...options, entryPoints: ["page.ts"], outfile: path.join(folder, `${name}.js`), define });
+}
 await build({ ...options, entryPoints: ["page.css"], outdir: folder });

@@ -72,7 +72,7 @@ export function makeBars(start: number, groups: ReturnType<typeof groupParts>, e
 
 export function makeChange(page: Page) {
   const { data, head, state, timeline, noun } = page;
-  const { sides, unit, ends, parts, stages, overview, missing, sheets, outcomes } = head.comparison!;
+  const { sides, unit, ends, parts, stages, overview, missing, sheets } = head.comparison!;
   const format = unit === "bytes" ? formatBytes : formatTime;
   const signed = (change: number, digits?: number): string => formatChange(change, digits, format);
   /** What the parts are parts of. */
@@ -127,7 +127,10 @@ export function makeChange(page: Page) {
     const change = isWhole ? format(bar.to, 4) : signed(bar.to - bar.from);
     const name = make("td", isWhole ? "whole" : "", bar.name);
     name.title = bar.name;
-    if (!isWhole && isStage(bar.name)) name.prepend(makeChip(getStageColor(bar.name)));
+    if (!isWhole && isStage(bar.name)) {
+      name.className = "chipped";
+      name.prepend(makeChip(getStageColor(bar.name)));
+    }
     row.append(name, cell, make("td", isWhole ? "n whole" : "n", change), make("td", "n quiet", describeInterval(bar)));
     if (pick) {
       row.tabIndex = 0;
@@ -333,7 +336,7 @@ export function makeChange(page: Page) {
   }
   const tabs: Tab[] = [
     ...(parts.length ? [{ id: "change", title: "Change", build: makeChangeTab }] : []),
-    ...(head.rows.length ? [{ id: "kernels", title: noun === "kernel" ? "Kernels" : "Operators", build: makeKernelTab }] : []),
+    ...(!LOGS && head.rows.length ? [{ id: "kernels", title: noun === "kernel" ? "Kernels" : "Operators", build: makeKernelTab }] : []),
   ];
   const sheetTab: Tab = { id: "tables", title: "All tables", build: makeSheetTab };
 
@@ -347,14 +350,5 @@ export function makeChange(page: Page) {
     if (text) find("basis").append(matching);
     else matching.remove();
   }
-  /** Says how each rule of the gate came out, beside the verdict. */
-  function drawGate(): void {
-    find("gate").replaceChildren(
-      ...outcomes.map(([rule, , outcome]) => {
-        const badge = make("span", /^(?:pass|accepted)/.test(outcome) ? "badge" : "badge failed", `${outcome}: ${rule}`);
-        return badge;
-      }),
-    );
-  }
-  return { count, list: () => changes, drawParts, drawBeside, drawMatching, drawKernels, drawGate, openNext, tabs, sheetTab, openStage, tree };
+  return { count, list: () => changes, drawParts, drawBeside, drawMatching, drawKernels, openNext, tabs, sheetTab, openStage, tree };
 }

@@ -4,13 +4,15 @@ import { makeChange } from "./change";
 import { makeIdleTime } from "./idle";
 import { type Content, makeOrder, type Page } from "./scope";
 import { makeChooser, makeSwitch } from "./shell";
+import { makeStageChange } from "./stage_change";
 
 export function makeComparison(page: Page): Content & Pick<ReturnType<typeof makeChange>, "list" | "tree"> {
   const { data, head, state, timeline } = page;
   const change = makeChange(page);
   const beyond = measureBeyond(data);
   head.rows.forEach((row, i) => (row.beyond = beyond[i]));
-  const { makeTimeTab, goToLongestGap } = makeIdleTime(page);
+  const stages = LOGS ? makeStageChange(page) : null;
+  const idle = LOGS ? null : makeIdleTime(page);
   /** Shows a row and its partner, aligned at stage starts or in plain time. */
   function showPair(row: number, aligned: boolean): void {
     const pair = pairRow(data, row);
@@ -28,19 +30,19 @@ export function makeComparison(page: Page): Content & Pick<ReturnType<typeof mak
       showPair(state.focus, on);
       void page.refresh();
     });
-    const [base, opt] = [0, 1].map((side) => state.rows.filter((row) => head.rows[row].side === side && data.hasCompute(row)));
-    if (base.length < 2) return opt.length < 2 ? [aligned] : [makeOrder(timeline), aligned];
+    const [base, opt] = [0, 1].map((side) => state.rows.filter((row) => head.rows[row].side === side && (LOGS || data.hasCompute(row))));
+    if (base.length < 2) return LOGS || opt.length < 2 ? [aligned] : [makeOrder(timeline), aligned];
     const chooser = makeChooser("pair", "Rank or run to compare", base.map((row): [string, string] => [String(row), [...new Set(pairRow(data, row).map((one) => nameInHeat(data, one)))].join(" | ")]), (value) => {
       showPair(Number(value), state.alignment !== null);
       void page.refresh();
     });
     chooser.value = String(state.pair![0]);
-    return [chooser, makeOrder(timeline), aligned];
+    return LOGS ? [chooser, aligned] : [chooser, makeOrder(timeline), aligned];
   }
   return {
     list: change.list,
     tree: change.tree,
-    listTabs: () => [...change.tabs, ...(head.rows.length ? [{ id: "time", title: "Idle time", build: makeTimeTab }] : []), change.sheetTab],
+    listTabs: () => [...change.tabs, ...(head.rows.length ? [idle ? { id: "time", title: "Idle time", build: idle.makeTimeTab } : { id: "stages", title: "Stages", build: stages!.makeStageTab }] : []), change.sheetTab],
     listControls,
     /** Another pair is shown at the same place. */
     chooseFocus(row, aligned) {
@@ -50,19 +52,19 @@ export function makeComparison(page: Page): Content & Pick<ReturnType<typeof mak
     },
     openIssue: () => undefined,
     openNext: change.openNext,
-    goToLongestGap,
-    drawFirst: change.drawGate,
+    goToLongestGap: () => idle?.goToLongestGap(),
     /** The pair may also be chosen on the timeline. */
     focus() {
       const chooser = document.getElementById("pair") as HTMLSelectElement | null;
       if (chooser && state.pair) chooser.value = String(state.pair[0]);
       change.drawMatching();
     },
-    count: change.count,
+    count: async () => (LOGS ? undefined : change.count()),
     draw() {
       change.drawParts();
       change.drawMatching();
-      if (head.rows.length) change.drawKernels();
+      if (LOGS) stages!.drawStages();
+      else if (head.rows.length) change.drawKernels();
       else change.drawBeside();
     },
   };

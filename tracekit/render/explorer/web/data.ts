@@ -95,7 +95,6 @@ export interface Comparison {
   parts: Part[];
   stages: StageChange[];
   sheets: Sheet[];
-  outcomes: [rule: string, metric: string, outcome: string][];
 }
 export interface Head {
   title: string;
@@ -535,7 +534,7 @@ export class Data {
   /** Name of a row among those of its side. */
   nameInSide(row: number): string {
     const it = this.head.rows[row];
-    if (it.kind === "log") return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
+    if (LOGS) return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
     const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";
@@ -546,11 +545,6 @@ export class Data {
   /** Names a stage; launches outside any stage have none. */
   nameStage(stage: number): string {
     return stage < 0 ? "outside any stage" : this.names[stage];
-  }
-
-  /** A driver's log has steps and stages, and nothing of devices or threads. */
-  isLog(row: number): boolean {
-    return this.head.rows[row].kind === "log";
   }
 
   /** Some threads of a host run collectives only. */

@@ -123,7 +123,9 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
     const slowest = COMPARISON ? MOST_THIN / 4 : MOST_THIN / 2;
     const worst = COMPARISON ? nameWorst(data, rows) : "";
     const which = rows.length < all ? `the ${slowest} slowest of ${formatCount(all)} rows and ${rows.length - slowest} of the others` : `all ${all} rows`;
-    writeText(g, `${which}, ${state.order === "late" ? "slowest first" : "by rank"} · red at the left: own work above the median${worst} · click, or ↑ ↓, to bring one up${COMPARISON ? " with its partner" : ""}`, view.left, y + 6, view.width - view.left);
+    const facts = [`${which}, ${state.order === "late" ? "slowest first" : "by rank"}`, `red at the left: own work above the median${worst}`, `click, or ↑ ↓, to bring one up${COMPARISON ? " with its partner" : ""}`];
+    while (facts.length > 1 && g.measureText(facts.join(" · ")).width > view.width - view.left) facts.pop();
+    writeText(g, facts.join(" · "), view.left, y + 6, view.width - view.left);
     const top = y + 16;
     drawThinRows(g, view, rows, top, h);
     // Both sides of a comparison have one scale.
@@ -149,13 +151,13 @@ export function makeHeat(data: Data, state: TimelineState, lanes: Lanes) {
       g.lineWidth = 1;
       g.fillStyle = ink.accent;
       setFont(g, 10.5, 600);
-      writeText(g, shorten(rows[at]), 2, Math.max(top + 5, top + (at + 0.5) * h), view.left - 38);
+      writeText(g, shorten(rows[at]), 2, Math.max(top + 5, top + (at + 0.5) * h), view.left - room - 4);
     }
     setFont(g, 10);
     g.fillStyle = ink.quiet;
     const every = Math.ceil((rows.length > 20 ? 28 : 12) / h);
     rows.forEach((row, i) => {
-      if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, view.left - 38);
+      if (i % every === 0 && (at < 0 || Math.abs(i - at) * h > 11)) writeText(g, shorten(row), 2, top + (i + 0.5) * h, view.left - room - 4);
     });
     setFont(g, 11);
     return rows.map((row, i) => ({ row, lane: "thin", y: top + i * h, h, part: 0 }));

@@ -296,8 +296,8 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
       y += h + 2;
     };
     if (COMPARISON) add("step", 15);
-    if (data.rows[row].ranges[0].length || data.isLog(row)) add("stage", 17);
-    if (data.isLog(row)) return list;
+    if (LOGS || data.rows[row].ranges[0].length) add("stage", 17);
+    if (LOGS) return list;
     if (data.rows[row].ranges[1].length) add("part", 13);
     add("kind", 26, 0);
     add("kind", 14, 1);
@@ -370,7 +370,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     g.globalAlpha = 1;
     setFont(g, 10.5);
     g.fillStyle = ink.quiet;
-    const named = COMPARISON || state.rows.length === 2 || (data.isLog(row) && state.rows.length > 1) ? list[0] : null;
+    const named = COMPARISON || state.rows.length === 2 || (LOGS && state.rows.length > 1) ? list[0] : null;
     for (const place of list) {
       const middle = place.y + Math.min(place.h, 30) / 2;
       const left = place.lane === "kind" && view.left > 70 ? 14 : 2;
@@ -442,7 +442,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
   }
   function findRange({ row, lane }: Place, time: number): Item | null {
     const range = data.rows[row].ranges[lane === "part" ? 1 : 0].find(({ start, end }) => start <= time && end > time);
-    return range ? { row, t0: range.start, t1: range.end, range: range.id, text: `${data.names[range.name]} · ${formatTime(range.end - range.start, 4)}${data.isLog(row) ? "" : " on the host"} · double click to count this stage` } : null;
+    return range ? { row, t0: range.start, t1: range.end, range: range.id, text: `${data.names[range.name]} · ${formatTime(range.end - range.start, 4)}${LOGS ? "" : " on the host"} · double click to count this stage` } : null;
   }
   function findCritical(time: number): Item | null {
     const path = data.critical;
@@ -467,7 +467,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
   function findStep(row: number, time: number): Item | null {
     const step = data.rows[row].steps.find(({ start, end }) => start <= time && end > time);
     if (!step || step.number === null) return null;
-    const parts = data.isLog(row) ? "" : `: ${formatTime(step.compute)} compute, ${formatTime(step.comm)} exposed communication, ${formatTime(step.copies)} exposed copies, ${formatTime(step.idle)} idle`;
+    const parts = LOGS ? "" : `: ${formatTime(step.compute)} compute, ${formatTime(step.comm)} exposed communication, ${formatTime(step.copies)} exposed copies, ${formatTime(step.idle)} idle`;
     return { step: step.number, text: `step ${step.number} · ${formatTime(step.end - step.start, 5)}${parts} · click to count this step` };
   }
   /** What is at a point of a row; null in the empty rest of a part. */

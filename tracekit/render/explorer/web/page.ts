@@ -89,7 +89,7 @@ function makeControls(): void {
   const field = make("input");
   field.id = "find";
   field.type = "search";
-  field.placeholder = !page.hasWork ? "Find stage ( / )" : `Find ${noun}, stage, call ( / )`;
+  field.placeholder = LOGS ? "Find stage ( / )" : `Find ${noun}, stage, call ( / )`;
   field.setAttribute("aria-label", "Find in the timeline");
   field.oninput = () => search(field.value);
   field.onkeydown = (event) => {
@@ -176,7 +176,7 @@ addEventListener("hashchange", () => {
   timeline.redraw();
   void refresh();
 });
-content.drawFirst();
+content.drawFirst?.();
 if (head.rows.length) {
   find("top").hidden = false;
   readLink();

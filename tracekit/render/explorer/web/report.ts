@@ -11,18 +11,18 @@ import { countKernels } from "./tables";
 
 export function makeReport(page: Page, rebuild: (tab: string) => void): Content {
   const { data, head, state, noun, timeline } = page;
-  const { makeTimeTab, goToLongestGap } = makeIdleTime(page);
   const issues = makeIssues(page, chooseRows);
-  const kernels = page.hasWork ? makeKernels(page) : null;
-  const stages = kernels ? null : makeStages(page);
+  const stages = LOGS ? makeStages(page) : null;
+  const kernels = LOGS ? null : makeKernels(page);
+  const idle = LOGS ? null : makeIdleTime(page);
   const drawTop = kernels?.drawTop ?? stages!.drawStages;
 
   /** The tabs that have something to show. */
   function listTabs(): Tab[] {
-    const list: Tab[] = head.rows.length ? [{ id: "time", title: "Time", build: stages?.makeStageTab ?? makeTimeTab }] : [];
+    const list: Tab[] = head.rows.length ? [{ id: "time", title: "Time", build: idle?.makeTimeTab ?? stages!.makeStageTab }] : [];
     if (head.rows.length && kernels) list.push({ id: "kernels", title: capitalize(`${noun}s`), build: kernels.makeKernelTab });
-    if (head.rows.filter((_, row) => data.hasCompute(row)).length > 1) list.push({ id: "ranks", title: "Ranks", build: makeRanks(page) });
-    if (head.memories.length) list.push({ id: "memory", title: "Memory", build: () => makeMemoryTab(data, () => rebuild("memory")) });
+    if (!LOGS && head.rows.filter((_, row) => data.hasCompute(row)).length > 1) list.push({ id: "ranks", title: "Ranks", build: makeRanks(page) });
+    if (MEMORY && head.memories.length) list.push({ id: "memory", title: "Memory", build: () => makeMemoryTab(data, () => rebuild("memory")) });
     return list;
   }
   function chooseRows(run: string, role: string): void {
@@ -63,11 +63,11 @@ export function makeReport(page: Page, rebuild: (tab: string) => void): Content 
     chooseFocus,
     openIssue: issues.openIssue,
     openNext: issues.openNext,
-    goToLongestGap,
+    goToLongestGap: () => idle?.goToLongestGap(),
     drawFirst: issues.drawIssues,
     focus: drawTop,
     async count(isLatest) {
-      if (!head.rows.length) return;
+      if (LOGS || !head.rows.length) return;
       const counted = await countKernels(data, page.getScope(), page.getRows());
       if (isLatest()) page.counts = counted;
     },

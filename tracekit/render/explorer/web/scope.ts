@@ -14,8 +14,6 @@ export interface Page {
   state: TimelineState;
   noun: string;
   hasDevices: boolean;
-  /** False where only logs were read: nothing of kernels, ops or idle time. */
-  hasWork: boolean;
   counts: Counts;
   onlyRow: number | null;
   withWarmUp: boolean;
@@ -38,7 +36,7 @@ export interface Content {
   openNext: (by: number) => void;
   goToLongestGap: () => void;
   /** Draws what needs no kernels. */
-  drawFirst: () => void;
+  drawFirst?: () => void;
   /** Draws what depends on the row in focus. */
   focus: () => void;
   count: (isLatest: () => boolean) => Promise<void>;
@@ -70,7 +68,6 @@ export function makePage(data: Data, timeline: Timeline): Page {
   const { head } = data;
   const { state } = timeline;
   const hasDevices = head.rows.some((row) => row.kind === "device");
-  const hasWork = head.rows.some((row) => row.kind !== "log");
   const counted = head.counted?.length ? new Set(head.counted) : null;
   const getDefault = (): Scope => (COMPARISON ? { kind: "counted" } : counted ? { kind: "steps", numbers: counted } : { kind: "all" });
   const page: Page = {
@@ -79,7 +76,6 @@ export function makePage(data: Data, timeline: Timeline): Page {
     timeline,
     state,
     hasDevices,
-    hasWork,
     noun: hasDevices ? "kernel" : "operator",
     counts: { work: [], named: 1, exact: true },
     onlyRow: null,
@@ -94,7 +90,7 @@ export function makePage(data: Data, timeline: Timeline): Page {
   };
   const describeRows = (): string => {
     const rows = [...page.getRows()];
-    return rows.length > 1 ? `${formatCount(rows.length)} ${hasDevices ? "GPUs" : hasWork ? "threads" : "logs"}` : data.nameRow(rows[0]);
+    return rows.length > 1 ? `${formatCount(rows.length)} ${LOGS ? "logs" : hasDevices ? "GPUs" : "threads"}` : data.nameRow(rows[0]);
   };
   const describePart = (): string => {
     const scope = page.getScope();

@@ -5,7 +5,7 @@ import type { Page } from "./scope";
 import { find } from "./shell";
 
 export function makeSearch(page: Page) {
-  const { data, state, timeline, getRows, noun } = page;
+  const { data, head, state, timeline, getRows, noun } = page;
 
   function search(query: string): void {
     find<HTMLInputElement>("find").value = query;
@@ -25,16 +25,19 @@ export function makeSearch(page: Page) {
       if (names.has(name) || paths.has(parent)) paths.add(i);
     });
     state.hits = { names, paths };
-    let count = 0;
-    let ns = 0;
+    // A comparison counts its sides apart.
+    const found = (head.comparison?.sides ?? [""]).map((side) => ({ side, count: 0, ns: 0 }));
     const { sums } = data;
     const rows = getRows();
-    for (let i = 0; sums && i < sums.row.length; i++)
-      if (rows.has(sums.row[i]) && (names.has(sums.name[i]) || paths.has(sums.path[i]))) {
-        count += sums.count[i];
-        ns += sums.ns[i];
-      }
-    note.textContent = count ? `${formatCount(count)} × · ${formatTime(ns)} · Enter: next` : names.size ? `a stage or a call without ${noun}s` : "no match";
+    const add = (row: number, count: number, ns: number): void => {
+      const side = found[head.rows[row].side ?? 0];
+      side.count += count;
+      side.ns += ns;
+    };
+    if (LOGS) for (const { row, name, start, end } of data.ranges) if (rows.has(row) && names.has(name)) add(row, 1, end - start);
+    if (!LOGS && sums) for (let i = 0; i < sums.row.length; i++) if (rows.has(sums.row[i]) && (names.has(sums.name[i]) || paths.has(sums.path[i]))) add(sums.row[i], sums.count[i], sums.ns[i]);
+    const texts = found.map(({ side, count, ns }) => `${side} ${formatCount(count)} × · ${formatTime(ns)}`.trim());
+    note.textContent = found.some(({ count }) => count) ? `${texts.join(" | ")} · Enter: next` : !LOGS && names.size ? `a stage or a call without ${noun}s` : "no match";
     timeline.redraw();
   }
   async function goToHit(back: boolean): Promise<void> {

@@ -1,9 +1,9 @@
-// Stages of a log alone: its lines have the length of each stage, and nothing of devices.
+// Stages of logs: their lines have the length of each stage, and nothing of devices.
 import type { Data, Step } from "./data";
 import { formatCount, formatShare, formatTime } from "./format";
 import { describeNumbers, type Page } from "./scope";
 import { find, type Parts } from "./shell";
-import { type Column, listWindows, make, makeButton, makeTable, type Scope } from "./tables";
+import { type Column, hasStep, listWindows, make, makeButton, makeTable, type Scope } from "./tables";
 import { getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeText } from "./theme";
 
 const FIRST_STAGES = 10;
@@ -39,7 +39,7 @@ export function countStages(data: Data, scope: Scope, rows: Set<number>): StageT
     }
     for (const range of ranges[0]) {
       const step: Step | undefined = steps[range.step];
-      if (!isCounted(scope, range.id, step)) continue;
+      if (!isCounted(scope, row, range.id, step)) continue;
       const ns = scope.kind === "window" ? clip(range.start, range.end) : range.end - range.start;
       if (ns <= 0) continue;
       const line = lines.get(range.name) ?? { name: range.name, ns: 0, steps: 0, most: 0, longest: null, seen: new Set() };
@@ -52,10 +52,70 @@ export function countStages(data: Data, scope: Scope, rows: Set<number>): StageT
   result.lines = [...lines.values()].map(({ seen, ...line }) => ({ ...line, steps: seen.size })).sort((a, b) => b.ns - a.ns);
   return result;
 }
-function isCounted(scope: Scope, range: number, step: Step | undefined): boolean {
+function isCounted(scope: Scope, row: number, range: number, step: Step | undefined): boolean {
   if (scope.kind === "stages") return scope.ranges.has(range);
-  if (scope.kind === "steps") return scope.numbers.has(step?.number ?? -1);
+  if (scope.kind === "steps") return hasStep(scope, row, step);
   return scope.kind !== "counted" || (step?.counted ?? false);
+}
+
+/** Time of the longest step of rows, or of its stages if they take longer. */
+export function measureHighest({ data }: Page, rows: number[]): number {
+  const ends = rows.flatMap((row) => {
+    const stages = new Map<number, number>();
+    for (const { step, start, end } of data.rows[row].ranges[0]) stages.set(step, (stages.get(step) ?? 0) + end - start);
+    return data.rows[row].steps.map(({ index, start, end }) => Math.max(end - start, stages.get(index) ?? 0));
+  });
+  return ends.reduce((most, ns) => Math.max(most, ns), 1);
+}
+/** One bar per step, as high as the step is long; stages from the bottom in the order of the log, the rest is in no timer. */
+export function makeStageChart(page: Page, rows: number[], high = measureHighest(page, rows)): HTMLCanvasElement {
+  const { data, state, timeline } = page;
+  const canvas = make("canvas", "stages");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `Stages of each step${COMPARISON ? ` of ${data.nameSide(rows[0])}` : ""}, one bar per step; the table below has their times.`);
+  const steps = rows.flatMap((row) => data.rows[row].steps.map((step) => ({ row, step })));
+  const stacks = steps.map(({ row, step }) => data.rows[row].ranges[0].filter((range) => range.step === step.index));
+  const left = 60;
+  let wide = 1;
+  const draw = (): void => {
+    const { g, width } = prepareCanvas(canvas, CHART + 18);
+    wide = Math.min(60, (width - left) / steps.length);
+    setFont(g, 10);
+    g.fillStyle = ink.quiet;
+    writeText(g, formatTime(high), 2, 8, left - 6);
+    writeText(g, "0", 2, CHART - 4, left - 6);
+    const every = Math.ceil(26 / wide);
+    steps.forEach(({ step }, i) => {
+      const x = left + i * wide;
+      const bar = Math.max(1, wide - (wide > 3 ? 1 : 0));
+      g.fillStyle = ink.lane;
+      g.fillRect(x, CHART * (1 - (step.end - step.start) / high), bar, (CHART * (step.end - step.start)) / high);
+      let sum = 0;
+      for (const { start, end, name } of stacks[i]) {
+        g.fillStyle = getStageColor(data.names[name]);
+        sum += end - start;
+        g.fillRect(x, CHART * (1 - sum / high), bar, (CHART * (end - start)) / high);
+      }
+      g.fillStyle = ink.quiet;
+      if (i % every === 0) writeText(g, String(step.number ?? ""), x, CHART + 10, wide * every);
+    });
+  };
+  const findBar = (event: MouseEvent): number => Math.floor((event.offsetX - left) / wide);
+  canvas.onpointermove = (event) => {
+    const at = steps[findBar(event)];
+    const parts = at && stacks[findBar(event)].slice().sort((a, b) => b.end - b.start - (a.end - a.start));
+    showTip(canvas, event.offsetX, event.offsetY, at && `${at.step.number === null ? "step" : describeNumbers(new Set([at.step.number]))} · ${formatTime(at.step.end - at.step.start, 4)}: ${parts.slice(0, 5).map(({ name, start, end }) => `${data.names[name]} ${formatTime(end - start)}`).join(", ")}`);
+  };
+  canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
+  canvas.onclick = (event) => {
+    const at = steps[findBar(event)];
+    if (at?.step.number == null) return;
+    if (COMPARISON) state.focus = at.row;
+    timeline.selectSteps([at.step.number]);
+  };
+  watchSize(canvas, draw);
+  queueMicrotask(draw);
+  return canvas;
 }
 
 export function makeStages(page: Page) {
@@ -115,11 +175,7 @@ export function makeStages(page: Page) {
     const longest = steps.reduce((most, one) => (one.step.end - one.step.start > most.step.end - most.step.start ? one : most)).step;
     const where = longest.number === null ? "" : `, step ${longest.number}`;
     const answer = `${describeTop(times)} The longest step of the log takes ${formatTime(longest.end - longest.start, 4)} by its own timer${where}.`;
-    const canvas = make("canvas", "stages");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "Stages of each step, one bar per step; the table below has their times.");
-    drawChart(canvas, steps);
-    return [make("p", "answer", answer), make("h3", "", "Stages by step"), canvas, makeStageTimes(times, "Stages")];
+    return [make("p", "answer", answer), make("h3", "", "Stages by step"), makeStageChart(page, rows), makeStageTimes(times, "Stages")];
   }
   /** The longest stage: by the table of the report where that is shown, so that it says the same as the answer of the page. */
   function describeTop(times: StageTimes): string {
@@ -133,50 +189,6 @@ export function makeStages(page: Page) {
     if (state.selection) return;
     const known = new Set(data.ranges.map((range) => data.names[range.name]));
     return head.overview?.rows.filter(([name]) => known.has(name));
-  }
-  /** One bar per step, as high as the step is long; stages from the bottom in the order of the log, the rest is in no timer. */
-  function drawChart(canvas: HTMLCanvasElement, steps: { row: number; step: Step }[]): void {
-    const most = steps.reduce((top, { step }) => Math.max(top, step.end - step.start), 1);
-    const stacks = steps.map(({ row, step }) => data.rows[row].ranges[0].filter((range) => range.step === step.index));
-    const high = stacks.reduce((top, stack) => Math.max(top, stack.reduce((sum, { start, end }) => sum + end - start, 0)), most);
-    const left = 60;
-    let wide = 1;
-    const draw = (): void => {
-      const { g, width } = prepareCanvas(canvas, CHART + 18);
-      wide = Math.min(60, (width - left) / steps.length);
-      setFont(g, 10);
-      g.fillStyle = ink.quiet;
-      writeText(g, formatTime(high), 2, 8, left - 6);
-      writeText(g, "0", 2, CHART - 4, left - 6);
-      const every = Math.ceil(26 / wide);
-      steps.forEach(({ step }, i) => {
-        const x = left + i * wide;
-        const bar = Math.max(1, wide - (wide > 3 ? 1 : 0));
-        g.fillStyle = ink.lane;
-        g.fillRect(x, CHART * (1 - (step.end - step.start) / high), bar, (CHART * (step.end - step.start)) / high);
-        let sum = 0;
-        for (const { start, end, name } of stacks[i]) {
-          g.fillStyle = color(data.names[name]);
-          sum += end - start;
-          g.fillRect(x, CHART * (1 - sum / high), bar, (CHART * (end - start)) / high);
-        }
-        g.fillStyle = ink.quiet;
-        if (i % every === 0) writeText(g, String(step.number ?? ""), x, CHART + 10, wide * every);
-      });
-    };
-    const findBar = (event: MouseEvent): number => Math.floor((event.offsetX - left) / wide);
-    canvas.onpointermove = (event) => {
-      const at = steps[findBar(event)];
-      const parts = at && stacks[findBar(event)].slice().sort((a, b) => b.end - b.start - (a.end - a.start));
-      showTip(canvas, event.offsetX, event.offsetY, at && `${at.step.number === null ? "step" : describeNumbers(new Set([at.step.number]))} · ${formatTime(at.step.end - at.step.start, 4)}: ${parts.slice(0, 5).map(({ name, start, end }) => `${data.names[name]} ${formatTime(end - start)}`).join(", ")}`);
-    };
-    canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
-    canvas.onclick = (event) => {
-      const at = steps[findBar(event)];
-      if (at?.step.number != null) timeline.selectSteps([at.step.number]);
-    };
-    watchSize(canvas, draw);
-    queueMicrotask(draw);
   }
   return { drawStages, makeStageTab };
 }

@@ -254,6 +254,7 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
       cell.prepend(meter);
       cell.className = "n wide";
     }
+    if (column.chip) cell.classList.add("chipped");
     return cell;
   };
   const makeRow = (row: T): HTMLTableRowElement => {

@@ -74,19 +74,19 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     frame ||= requestAnimationFrame(draw);
   };
   const lanes = makeLanes(data, state, redraw);
-  const { listOrder, drawHeat } = makeHeat(data, state, lanes);
+  // Logs have no thin rows.
+  const { listOrder, drawHeat } = LOGS ? { listOrder: (side?: number | null) => state.rows.filter((row) => side == null || head.rows[row].side === side), drawHeat: () => [] } : makeHeat(data, state, lanes);
   const getTop = (): number => (COMPARISON ? AXIS_OF_PAIR : AXIS);
   const getSpan = (): number => state.alignment?.span ?? head.span;
-  const isSmall = (): boolean => COMPARISON || state.rows.length <= 2 || state.rows.every((row) => data.isLog(row));
+  const isSmall = (): boolean => COMPARISON || LOGS || state.rows.length <= 2;
   const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
-  const hasGaps = !head.rows.every((_, row) => data.isLog(row));
   const say = (text: string): void => {
     detail.textContent = detail.title = text || getHint();
   };
   const getHint = (): string =>
     matchMedia("(pointer: coarse)").matches
       ? "Drag to pan, pinch to zoom, tap for details."
-      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${hasGaps ? ` · n next ${COMPARISON ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
+      : `w s zoom · a d pan · shift-drag or drag on the axis to select · click on a step to count it${!LOGS ? ` · n next ${COMPARISON ? "part of the change" : "issue"} · g longest gap` : ""} · / find · ? all keys`;
 
   // View
   function setView(t: number, e: number): void {
@@ -258,6 +258,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
 
   /** Thin rows below the lanes; in a comparison those of each side, if one has several. */
   function listHeats(rows: number[]): number[][] {
+    if (LOGS) return [];
     if (!COMPARISON) return isSmall() ? [] : [rows];
     const sides = [0, 1].map(listOrder);
     return sides.some(({ length }) => length > 1) ? sides.filter(({ length }) => length) : [];
@@ -312,7 +313,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       g.beginPath();
       g.rect(x0, 0, x1 - x0, h);
       g.clip();
-      if (data.isLog(state.focus))
+      if (LOGS)
         for (const range of data.rows[state.focus].ranges[0]) {
           g.fillStyle = getStageColor(data.names[range.name]);
           g.fillRect(gutter + (range.start - t) / scale, 0, Math.max(0.5, (range.end - range.start) / scale), h);
