@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import phrase_run
-from tracekit.job.hangs.claims import describe_hang, list_hang_caveats, make_hang_advice, make_hang_evidence
-from tracekit.job.hangs.dumps import RankDump, collect_dumps
-from tracekit.job.hangs.evidence import (
+from tracekit.job.collectives.hangs.claims import describe_hang, list_hang_caveats, make_hang_advice, make_hang_evidence
+from tracekit.job.collectives.hangs.dumps import RankDump, collect_dumps
+from tracekit.job.collectives.hangs.evidence import (
     FrozenCount,
     Timeout,
     collect_stacks,
@@ -21,10 +20,11 @@ from tracekit.job.hangs.evidence import (
     list_timeouts,
     was_recorder_off,
 )
-from tracekit.job.hangs.hangs import Hang
-from tracekit.job.hangs.line_claims import describe_frozen_count, describe_timeout
-from tracekit.job.hangs.sheets import make_rank_sheet, make_stack_sheet, make_wait_sheet
-from tracekit.job.hangs.verdicts import HangSearch, search_hangs
+from tracekit.job.collectives.hangs.hangs import Hang
+from tracekit.job.collectives.hangs.line_claims import describe_frozen_count, describe_timeout
+from tracekit.job.collectives.hangs.sheets import make_rank_sheet, make_stack_sheet, make_wait_sheet
+from tracekit.job.collectives.hangs.verdicts import HangSearch, search_hangs
+from tracekit.job.frames import phrase_run
 from tracekit.job.report.tables import select_filled_sheets
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table

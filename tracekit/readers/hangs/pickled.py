@@ -144,13 +144,13 @@ def _run_machine(data: bytes, path: Path) -> Any:
     return stack[0]
 
 
-def _refuse_instruction(path: Path, code: int, at: int) -> NoReturn:
+def _refuse_instruction(path: Path, code: int, offset: int) -> NoReturn:
     """Raise the error for an instruction that no dump needs."""
     from pickletools import opcodes
 
     name = next((op.name for op in opcodes if op.code.encode("latin-1") == bytes([code])), f"0x{code:02x}")
-    reason = Reason("no-dump", f"instruction {name} at byte {at:,} is not allowed", Data(offset=at))
-    raise make_format_error(path, reason, "no dump needs it, so it was not loaded; it may be harmful", f"byte {at}")
+    reason = Reason("no-dump", f"instruction {name} at byte {offset:,} is not allowed", Data(offset=offset))
+    raise make_format_error(path, reason, "no dump needs it, so it was not loaded; it may be harmful", f"byte {offset}")
 
 
 def _push_text(length_bytes: int) -> Callable[[_Machine], None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.job.hangs.dumps import GroupKey
+from tracekit.job.collectives.hangs.dumps import GroupKey
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tracekit.job.hangs.claims import phrase_ranks
-from tracekit.job.hangs.evidence import FrozenCount, RankStack, Timeout
+from tracekit.job.collectives.hangs.claims import phrase_ranks
+from tracekit.job.collectives.hangs.evidence import FrozenCount, RankStack, Timeout
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_quantity
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tracekit.job.collectives.hangs.claims import format_utc
+from tracekit.job.collectives.hangs.dumps import RankDump, get_group_title
+from tracekit.job.collectives.hangs.evidence import collect_stacks
+from tracekit.job.collectives.hangs.hangs import Hang
+from tracekit.job.collectives.hangs.verdicts import HangSearch, list_waiting_rows
 from tracekit.job.frames import make_run_heading
-from tracekit.job.hangs.claims import format_utc
-from tracekit.job.hangs.dumps import RankDump, get_group_title
-from tracekit.job.hangs.evidence import collect_stacks
-from tracekit.job.hangs.hangs import Hang
-from tracekit.job.hangs.verdicts import HangSearch, list_waiting_rows
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.report import Sheet
 from tracekit.model.tables.frame import from_rows

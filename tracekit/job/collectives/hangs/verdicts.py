@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tracekit.job.hangs.dumps import (
+from tracekit.job.collectives.hangs.dumps import (
     UNTRACKED,
     GroupCounts,
     GroupKey,
@@ -19,8 +19,8 @@ from tracekit.job.hangs.dumps import (
     list_group_members,
     list_group_ranks,
 )
-from tracekit.job.hangs.hangs import Confidence, Hang, bound_wait
-from tracekit.job.hangs.transfers import find_one_sided_transfers
+from tracekit.job.collectives.hangs.hangs import Confidence, Hang, bound_wait
+from tracekit.job.collectives.hangs.transfers import find_one_sided_transfers
 from tracekit.model.records import dataclass
 from tracekit.process.collectives.names import SYNCHRONISING, parse_collective_op
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from tracekit.job.hangs.dumps import GroupKey, RankDump, Record, list_group_members
-from tracekit.job.hangs.hangs import Hang, bound_wait
+from tracekit.job.collectives.hangs.dumps import GroupKey, RankDump, Record, list_group_members
+from tracekit.job.collectives.hangs.hangs import Hang, bound_wait
 from tracekit.model.records import dataclass
 
 _PAIR = re.compile(r"(send|recv) ([0-9]{1,6})(?:->|<-)([0-9]{1,6})")

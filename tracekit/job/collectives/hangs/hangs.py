@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from tracekit.job.hangs.dumps import GroupKey, Record
+from tracekit.job.collectives.hangs.dumps import GroupKey, Record
 from tracekit.model.records import dataclass
 
 Kind = Literal["missing", "mismatch", "no dump", "timed out", "order", "one-sided"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from tracekit.job.hangs.dumps import UNTRACKED, RankDump, Record, get_group_title
-from tracekit.job.hangs.evidence import RankStack, TracedCollective
-from tracekit.job.hangs.hangs import Hang
-from tracekit.job.hangs.verdicts import HangSearch
+from tracekit.job.collectives.hangs.dumps import UNTRACKED, RankDump, Record, get_group_title
+from tracekit.job.collectives.hangs.evidence import RankStack, TracedCollective
+from tracekit.job.collectives.hangs.hangs import Hang
+from tracekit.job.collectives.hangs.verdicts import HangSearch
 from tracekit.model.report import Metric
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import format_ranges
