@@ -79,9 +79,15 @@ SWEEPS = Extension(
 PATHS = Extension(
     "tracekit.replay._paths", ["tracekit/replay/_paths.c"], depends=["tracekit/model/_arrays.h"], **PYTHON
 )
+ALLOCATOR = Extension(
+    "tracekit.process.memory.allocator._allocator",
+    ["tracekit/process/memory/allocator/_allocator.c"],
+    depends=["tracekit/model/_arrays.h", "tracekit/process/memory/allocator/_blocks.h"],
+    **PYTHON,
+)
 
 setup(
     cmdclass={"build_py": BuildWithExample, "build_ext": BuildHardened},
-    ext_modules=[SCANNER, PAGES, HARMLESS, RECORDS, SWEEPS, PATHS],
+    ext_modules=[SCANNER, PAGES, HARMLESS, RECORDS, SWEEPS, PATHS, ALLOCATOR],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

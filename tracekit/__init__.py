@@ -11,6 +11,7 @@ print(tracekit.render(report, "md"))
 change = tracekit.compare("base/", "opt/")       # a Comparison
 print(change.verdict, tracekit.render(change))
 what_if = tracekit.whatif("outputs/profile", "unwait by=aten::item")   # the predicted step, as a Report
+peak = tracekit.whatif_memory("snapshot.pickle", "expandable")         # the predicted peak memory, as a Report
 tracekit.cut("outputs/profile", "small.json.gz", finding=1, anonymize=True)   # to attach to an issue
 """
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
     from tracekit.model.report import Report
     from tracekit.model.trace import Measurements, Trace
-    from tracekit.pipeline import analyze, compare, cut, measure, whatif
+    from tracekit.pipeline import analyze, compare, cut, measure, whatif, whatif_memory
     from tracekit.pipeline.options import Options
     from tracekit.readers.loading import load, load_all
     from tracekit.render import render
@@ -44,6 +45,7 @@ _LAZY = {
     "measure": "tracekit.pipeline",
     "render": "tracekit.render",
     "whatif": "tracekit.pipeline",
+    "whatif_memory": "tracekit.pipeline",
     "Comparison": "tracekit.compare.comparison",
     "Options": "tracekit.pipeline.options",
     "Report": "tracekit.model.report",
@@ -70,6 +72,7 @@ __all__ = [
     "measure",
     "render",
     "whatif",
+    "whatif_memory",
 ]
 
 

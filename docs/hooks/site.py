@@ -291,7 +291,8 @@ def _help(command: click.Command, context: click.Context) -> Iterator[str]:
     """Format the usage, description and options of one command."""
     usage = command.get_usage(context).removeprefix("Usage: ")
     yield from ("```text", " ".join(usage.split()), "```", "")
-    for paragraph in (command.help or "").split("\n\n"):
+    paragraphs = [*(command.help or "").split("\n\n"), *(command.epilog or "").strip("\n").split("\n\n")]
+    for paragraph in filter(None, paragraphs):
         if paragraph.startswith("\b"):
             yield from ("```text", paragraph.removeprefix("\b\n"), "```", "")
         else:

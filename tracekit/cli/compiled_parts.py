@@ -7,6 +7,7 @@ from importlib import import_module
 
 COMPILED_PARTS: Mapping[str, str] = {
     "tracekit.model._sweeps": "sums over intervals",
+    "tracekit.process.memory.allocator._allocator": "what-ifs about memory",
     "tracekit.readers.chrome._scan": "torch traces",
     "tracekit.readers.nsys._pages": "nsys databases",
     "tracekit.readers.torch_memory._harmless": "memory snapshots",

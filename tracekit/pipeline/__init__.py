@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Numbers = str | int | Iterable[int] | None
 """Ranks or steps: a range such as "0-3,7", a number, or several; None means all."""
 
-__all__ = ["analyze", "compare", "cut", "measure", "whatif"]
+__all__ = ["analyze", "compare", "cut", "measure", "whatif", "whatif_memory"]
 
 
 def analyze(  # noqa: PLR0913 - one per option
@@ -224,3 +224,28 @@ def whatif(
     several = [changes] if isinstance(changes, (str, Mapping)) else changes
     reading = {"ranks": ranks, "steps": steps, "exclude": exclude, "jobs": jobs, "cache": cache}
     return ask_what_if(list_paths(path), several, parse_options(reading))
+
+
+def whatif_memory(
+    path: str | Path | Sequence[str | Path],
+    changes: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = (),
+    *,
+    device_memory: int | str | None = None,
+    micro_batch: int | Sequence[int] = (),
+    ranks: Numbers = None,
+    exclude: str | Sequence[str] = (),
+) -> Report:
+    """Replay the allocator's history in memory snapshots with changes, and predict the peak of reserved memory.
+
+    A change is a text ("max_split=128MB", "scale=train.py.*forward:0.5") or a mapping ({"do": "expandable"}). Changes add
+    up; without any, each that applies is tried. `micro_batch` is that of the snapshot, or those of two snapshots (the
+    larger is that of the higher peak): the answer then has the largest micro-batch that fits `device_memory` (bytes, or "80GiB"). The report has the
+    tables `changes` and `histories`. Raises `TracekitError` if no history can be replayed, or a change is malformed, selects
+    nothing, or cannot be predicted.
+    """
+    from tracekit.pipeline.replaying import ask_memory_what_if
+
+    several = [changes] if isinstance(changes, (str, Mapping)) else changes
+    sizes = (micro_batch,) if isinstance(micro_batch, int) else tuple(micro_batch)
+    reading = {"ranks": ranks, "exclude": exclude, "device_memory": device_memory}
+    return ask_memory_what_if(list_paths(path), several, parse_options(reading), sizes)

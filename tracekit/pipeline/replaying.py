@@ -17,6 +17,7 @@ from tracekit.model.report import Finding, Report
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.options import Options
+from tracekit.pipeline.prediction.memory import GivenChange, predict_memory
 from tracekit.pipeline.prediction.predicting import plan_findings
 from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs, lacks_graphs
 from tracekit.pipeline.question_selection import describe_selection
@@ -162,6 +163,19 @@ def ask_what_if(
         return plan_run(replay, [finding for finding in report.findings if finding.severity != "info"])
     parsed = [_read_change(change) for change in changes]
     return predict_run(replay_run(paths, options), parsed)
+
+
+def ask_memory_what_if(
+    paths: str | Path | Sequence[str | Path],
+    changes: Sequence[GivenChange],
+    options: Options,
+    micro_batches: Sequence[int] = (),
+) -> Report:
+    """Replay the memory snapshots at `paths` with changes; without changes, with each that applies.
+
+    Raises `TracekitError`.
+    """
+    return predict_memory(pipeline.discover_sources(paths, options).sources, changes, options, micro_batches)
 
 
 def _read_change(change: str | Mapping[str, Any] | RunChange) -> RunChange:

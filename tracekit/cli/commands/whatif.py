@@ -13,7 +13,39 @@ if TYPE_CHECKING:
     from tracekit.pipeline.options import Options
 
 
-@click.command(name="whatif", cls=GroupedCommand, short_help="Predict the step with fixes or changes.")
+_OF_MEMORY = """
+With `--memory`, PATH is a memory snapshot of PyTorch with its history (`_record_memory_history`). The history is replayed
+through a model of the caching allocator. Without `--change`, every change that applies is tried, alone and together.
+
+\b
+tracekit whatif --memory snapshot.pickle
+tracekit whatif --memory snapshot.pickle -c expandable -c offload=optimizer
+tracekit whatif --memory snapshot.pickle --device-memory 80GiB --micro-batch 4
+
+\b
+expandable           use expandable segments
+max_split=128MB      do not split blocks of this size or more
+gc=0.8               give unused segments back above this share of --device-memory
+empty_cache@STAGE    empty the cache at each end of a range
+scale=SITE:0.5       multiply the size of the allocations of a site (a pattern)
+micro_batch=0.5      multiply the micro-batch: activations scale
+offload=optimizer    keep optimizer state on the host between optimizer steps
+kv_cache=0.4         give the KV cache of an engine this share of --device-memory
+"""
+
+
+def _read_micro_batches(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """Read one micro-batch, or two."""
+    texts = value.split(",") if value else []
+    sizes = [int(text) if text.strip().isdecimal() else 0 for text in texts]
+    if len(sizes) > 2 or not all(0 < size <= 10**6 for size in sizes):
+        raise click.BadParameter("one number of samples from 1 on, or two: 4,8")
+    return tuple(sizes)
+
+
+@click.command(
+    name="whatif", cls=GroupedCommand, short_help="Predict the step with fixes or changes.", epilog=_OF_MEMORY
+)
 @opt.add_paths()
 @click.option(
     "-c",
@@ -23,20 +55,33 @@ if TYPE_CHECKING:
     metavar="CHANGE",
     help="A change as words (see above) or JSON. Repeatable: each adds to those before it.",
 )
+@click.option(
+    "--memory", "of_memory", is_flag=True, help="Predict the peak memory instead, by replaying the allocator's history."
+)
+@click.option(
+    "--micro-batch",
+    "micro_batches",
+    metavar="N[,N]",
+    callback=_read_micro_batches,
+    help="With --memory: micro-batch of the snapshot, or of two (the higher peak is that of the larger): finds the largest that fits --device-memory.",
+)
 @opt.add_results("result", ("text", "json", "md", "html", "csv"), folders=("csv",))
 @opt.ranks
 @opt.steps
 @opt.exclude
+@opt.device_memory
 @opt.top
 @opt.jobs
 @opt.cache
 @opt.quiet
 @opt.verbose
 @opt.reading
-def command(
+def command(  # noqa: PLR0913 - one per option
     *,
     paths: tuple[str, ...],
     changes: tuple[str, ...],
+    of_memory: bool,
+    micro_batches: tuple[int, ...],
     requested: opt.RequestedOutputs,
     options: Options,
     top: int,
@@ -73,11 +118,16 @@ def command(
     copy or collective), group= (process group). docs/whatif.md lists every field.
     """  # noqa: D301 - click reads the escape
     from tracekit.cli import report_outputs as out
-    from tracekit.pipeline.replaying import ask_what_if
+    from tracekit.pipeline.replaying import ask_memory_what_if, ask_what_if
 
     del verbose
+    if micro_batches and not of_memory:
+        raise click.UsageError("--micro-batch needs --memory")
     targets = out.list_targets(requested, quiet=quiet)
-    report = ask_what_if(paths, changes, options)
+    if of_memory:
+        report = ask_memory_what_if(paths, changes, options, micro_batches)
+    else:
+        report = ask_what_if(paths, changes, options)
     for target in targets:
         out.write_report(report, target, top=top, verbose=True)
     return 0
