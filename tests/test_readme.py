@@ -185,10 +185,10 @@ def test_the_pictures_of_the_page_are_small_shown_and_of_the_example(checkout):
 
 OF_OTHERS = {
     "--capture-range", "--capture-range-end", "--cpuctxsw", "--cuda-graph-trace", "--from",
-    "--contents", "--include-blobs", "--nproc-per-node", "--rounds", "--spec", "--trace", "--type",
+    "--contents", "--include-blobs", "--json", "--nproc-per-node", "--pid", "--rounds", "--spec", "--trace", "--type",
     "--enable-request-time-stats-logging", "--otlp-traces-endpoint", "--query-gpu",
 }  # fmt: skip
-"""Options of nsys, torchrun, pipx, uvx, capture, the benchmarks, SGLang, vLLM and nvidia-smi."""
+"""Options of nsys, torchrun, pipx, uvx, capture, the benchmarks, SGLang, vLLM, nvidia-smi and py-spy."""
 
 
 def test_options_and_questions_that_pages_name_are_there():

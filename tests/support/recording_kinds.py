@@ -204,6 +204,12 @@ MADE = {
         "No allocation history was recorded in the memory snapshot: 80 % of 10 B reserved is unused.",
         "torch.cuda.memory._record_memory_history(",
     ),
+    "flight-recorder": (
+        "hang",
+        lambda folder: put(folder / "nccl_trace_rank_0.json", json.dumps(DUMP, sort_keys=True)),
+        "Collectives, stacks or watchdog lines of a job that hangs.",
+        "",
+    ),
     "driver-log": (
         "driver-log",
         lambda folder: put(folder / "metrics.jsonl", LOG),
@@ -212,28 +218,3 @@ MADE = {
     ),
 }  # fmt: skip
 """What can be analyzed: by name (kind, function that writes it into a folder, sentence, begin of the command)."""
-
-KNOWN = {
-    "flight-recorder-pickle": (
-        "flight-recorder",
-        "nccl_trace_rank_0",
-        pickle.dumps(DUMP, protocol=2),
-        "1 NCCL flight-recorder dump: a log of collectives for finding hangs, not a profile; not analyzed.",
-        "torchfrtrace DIR",
-    ),
-    "flight-recorder-json": (
-        "flight-recorder",
-        "nccl_trace_rank_0.json",
-        json.dumps(DUMP, sort_keys=True).encode(),
-        "1 NCCL flight-recorder dump: a log of collectives for finding hangs, not a profile; not analyzed.",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT=1",
-    ),
-    "flight-recorder-gloo": (
-        "flight-recorder",
-        "fr_trace_rank_0",
-        pickle.dumps(DUMP, protocol=2).replace(b"nccl:", b"gloo:"),
-        "1 gloo flight-recorder dump: a log of collectives for finding hangs, not a profile; not analyzed.",
-        "py-spy dump --pid PID",
-    ),
-}
-"""What is known and not read: by name (kind, file name, bytes, sentence, begin of the command)."""

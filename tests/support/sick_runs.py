@@ -278,10 +278,6 @@ TORCH = {
         lambda f: put(f / "a.pickle", memory.pickled(NO_HISTORY)),
         lambda f: put(f / "a.pickle", memory.pickled(HISTORY)),
     ),
-    "flight-recorder": (
-        beside("nccl_trace_rank_0.json", b'{"entries": [{"collective_seq_id": 1}]}'),
-        beside("nccl_trace_rank_0.json", b'{"entries": []}'),
-    ),
     "saved-by-tracekit": (
         lambda f: put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}'),
         lambda f: (healthy(f), put(f / "noise.json", b'{"fingerprint": {}, "schema": "tracekit.noise/1"}')),

@@ -143,6 +143,7 @@ QUESTIONS = (
     "rl.rollout",
     "engines.engine_log",
     "engines.requests",
+    "hangs.hang",
     "rl.ray_tasks",
     "time.host",
     "time.cpu",

@@ -52,10 +52,10 @@ def remove_duplicate_files(
 
 
 def remove_duplicate_logs(members: Sequence[PlacedSource], runs: Sequence[Hashable]) -> UniqueSources:
-    """Remove logs with the same content as another log of their run."""
+    """Remove logs with the same content as another log of their run. Flight recorders of several ranks may be equal."""
     run_of = {id(member): run for member, run in zip(members, runs, strict=True)}
     counted = UniqueSources(list(members))
-    logs = [member for member in members if _is_log_source(member)]
+    logs = [member for member in members if _is_log_source(member) and member.source.reader != "flight_recorder"]
     _remove_duplicates(counted, group_by_key(logs, lambda log: run_of[id(log)]))
     return counted
 

@@ -435,12 +435,6 @@ PROBLEMS: Mapping[str, Problem] = {
         "SGLang merges the traces of its ranks (merge_profiles)",
         "none needed: each rank is analyzed as a separate process",
     ),
-    "flight-recorder": Problem(
-        "info",
-        "{files}: NCCL flight-recorder dumps",
-        "torch.distributed dumps its last collectives on a timeout or on request",
-        "read them with torchfrtrace",
-    ),
     "saved-by-tracekit": Problem(
         "info",
         "{files} that tracekit saved, not a profile",

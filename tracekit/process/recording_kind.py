@@ -25,6 +25,7 @@ READS = (
     "log_settings",
     "engine_log",
     "engine_requests",
+    *("collective_records", "thread_stacks", "watchdog_lines", "communicator_counts"),
     "ray_rows",
 )
 """Raw tables that the classification needs."""
@@ -242,6 +243,8 @@ def _classify_log(trace: Trace) -> Classification:
         return Classification("memory-log", (_count_file_elements(trace),))
     if trace.source.reader in ("engine_log", "request_log"):
         return Classification("engine-log", (_count_file_elements(trace),))
+    if trace.source.reader in ("flight_recorder", "thread_stacks", "watchdog_log", "ras"):
+        return Classification("hang", (_count_file_elements(trace),))
     if trace.source.reader == "ray_timeline":
         return Classification("ray-timeline", (_count_file_elements(trace),))
     framework = find_framework(trace.texts("log_values", "name").texts)

@@ -99,14 +99,26 @@ _FIRST_KEY = (
 )
 """Start of a memory snapshot in JSON; traces hardly ever start like this."""
 
+_FIRST_DUMP_KEY = (
+    rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"(?:entries|version|pg_config|pg_status|comm_lib_version|nccl_comm_state|rank)"'
+)
+"""Start of a flight recorder in JSON; traces hardly ever start like this."""
+
+_NOT_OBJECTS = rb"(?!\s*+(?:\{|\[\s*+\{))"
+"""Start of a text that is neither a JSON object nor a list of objects."""
+
 READERS: tuple[Reader, ...] = (
     Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
     Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
+    Reader("flight_recorder", "log", "hangs.flight_recorder", rb"\x80|" + _FIRST_DUMP_KEY, looks_beside=True),
+    Reader("ras", "log", "hangs.ras", _NOT_OBJECTS + rb'|\s*+\{\s*+"nccl'),
     Reader("driver_log", "log", "driver_log", looks_beside=True),
     Reader("tensorboard", "log", "driver_log.tensorboard", rb"(?s:.{3}\0{5})", looks_beside=True),
     Reader("wandb", "log", "driver_log.wandb", rb":W&B", looks_beside=True),
     Reader("mlflow", "log", "driver_log.mlflow", rb"SQLite", looks_beside=True),
     Reader("memory_log", "log", "memory_log"),
+    Reader("thread_stacks", "log", "hangs.thread_stacks", _NOT_OBJECTS + rb'|\s*+\[\s*+\{\s*+"pid"'),
+    Reader("watchdog_log", "log", "hangs.watchdog_log", _NOT_OBJECTS),
     Reader("engine_log", "log", "engine_log"),
     Reader("request_log", "log", "request_log", rb"\s*+\{"),
     Reader("ray_timeline", "log", "ray_timeline", rb"(?:\xef\xbb\xbf)?\s*+\["),
@@ -117,6 +129,9 @@ READERS: tuple[Reader, ...] = (
 
 TRAINING_LOGS = frozenset({"driver_log", "tensorboard", "wandb", "mlflow"})
 """Names of the readers of training logs."""
+
+HANG_FILES = frozenset({"flight_recorder", "ras", "thread_stacks", "watchdog_log"})
+"""Names of the readers of files that a job leaves when it hangs."""
 
 SERVER_LOGS = frozenset({"engine_log", "request_log", "ray_timeline"})
 """Names of the readers of logs of rollout engines, machines and Ray."""

@@ -1,12 +1,11 @@
 """Files that are not read, recognized by their first bytes, with the reason and a remedy.
 
-These are archives, other compressions, UTF-16 and UTF-32 text, and files that are not profiles of training:
-flight-recorder dumps, pictures of memory timelines, and files that tracekit saved.
+These are archives, other compressions, UTF-16 and UTF-32 text, and files that are not profiles of training: pictures
+of memory timelines, and files that tracekit saved.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 
 from tracekit.model.inputs.note_codes import Data, Reason
@@ -72,10 +71,6 @@ PICTURE = Reason(
 )
 
 _PICTURE = re.compile(rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL)
-_FLIGHT_PICKLE = re.compile(rb"\x80[\x02-\x05]")
-_FLIGHT_KEYS = (b"entries", b"pg_config", b"pg_status", b"collective_seq_id", b"record_id")
-_ENOUGH_KEYS = 2
-_OF_OTHERS = re.compile(rb"traceEvents|device_traces|segment_type")
 
 
 def identify_non_profile(head: bytes) -> Reason | None:
@@ -92,8 +87,6 @@ def identify_non_profile(head: bytes) -> Reason | None:
     saved = identify_saved_file(head)
     if saved is not None:
         return describe_saved_file(saved)
-    if _is_flight_recorder(head):
-        return _describe_flight_recorder(head)
     return None
 
 
@@ -101,24 +94,3 @@ def describe_saved_file(form: str) -> Reason:
     """Describe a file that tracekit saved, by its form."""
     what = "a file that tracekit saved"
     return Reason("no-profile", f"{what}, not a profile", Data(what=what, kind="saved-by-tracekit", form=form))
-
-
-def _is_flight_recorder(head: bytes) -> bool:
-    """Check whether text begins like a flight-recorder dump of torch.distributed, as pickle or JSON.
-
-    Backends other than NCCL write the same form. In JSON, the entries may precede all other keys.
-    """
-    is_object = head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
-    if not (is_object or _FLIGHT_PICKLE.match(head)) or _OF_OTHERS.search(head):
-        return False
-    quoted = b'"%b"' if is_object else b"%b"
-    return sum(quoted % key in head for key in _FLIGHT_KEYS) >= _ENOUGH_KEYS
-
-
-def _describe_flight_recorder(head: bytes) -> Reason:
-    """Describe a flight-recorder dump: its form and backend."""
-    backend = "gloo" if b"gloo:" in head and b"nccl:" not in head else "NCCL"
-    form = "pickle" if _FLIGHT_PICKLE.match(head) else "json"
-    what = f"{'a' if backend == 'gloo' else 'an'} {backend} flight-recorder dump"
-    data = Data(what=what, kind="flight-recorder", form=form, backend=backend)
-    return Reason("no-profile", f"{what}, not a profile", data)

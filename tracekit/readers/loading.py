@@ -185,9 +185,11 @@ def _sniff_profile(path: Path) -> Sniffed:
 
 
 def _sniff_below_head(path: Path, problem: Reason | None) -> Sniffed:
-    """Classify a file that no reader claims by its first bytes: a training log with a long beginning, or none."""
+    """Classify a file that no reader claims by its first bytes: a log with a long beginning, or none."""
     if problem is None and _is_long_training_log(path):
         return Sniffed("driver_log", "log")
+    if problem is None and _is_long_watchdog_log(path):
+        return Sniffed("watchdog_log", "log")
     return Sniffed(None, "torch", problem or _NO_FORMAT)
 
 
@@ -199,6 +201,18 @@ def _is_long_training_log(path: Path) -> bool:
 
     try:
         return driver_log.has_step_below(path)
+    except OSError:
+        return False
+
+
+def _is_long_watchdog_log(path: Path) -> bool:
+    """Check whether a file named like a log has lines of the watchdog of collectives below its first bytes."""
+    if not may_be_log(path.name):
+        return False
+    from tracekit.readers.hangs import watchdog_log
+
+    try:
+        return watchdog_log.has_watchdog_below(path)
     except OSError:
         return False
 

@@ -16,8 +16,8 @@ from tracekit.pipeline.run import Options, analyze_uncached
 RULES = sorted(FIRES)
 
 PAGES = Path(analyses.__file__).parent
-OF_LOGS = {page.stem for subject in ("run_log", "engines") for page in (PAGES / subject).glob("*.md")}
-"""Rules about what a log tells: it has values per step or moment, and no rows with a start and an end."""
+OF_LOGS = {page.stem for subject in ("run_log", "engines", "hangs") for page in (PAGES / subject).glob("*.md")}
+"""Rules about logs and dumps: they have values per step or moment, and no rows with a start and an end."""
 
 WITHOUT = {
     **dict.fromkeys(OF_LOGS, "a log has no intervals"),

@@ -10,7 +10,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.text.labels import did_you_mean
 
-SUBJECTS = ("time", "ranks", "rl", "run_log", "engines", "ops", "memory", "trust")
+SUBJECTS = ("time", "ranks", "rl", "run_log", "engines", "hangs", "ops", "memory", "trust")
 """Folders of analyses."""
 
 _ANALYSES = __name__.rpartition(".")[0]

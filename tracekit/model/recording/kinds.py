@@ -320,27 +320,8 @@ def _describe_engine_log(group: RecordingGroup) -> str:
     return f"A log of a rollout engine, its requests or a machine{group.share}."
 
 
-def _describe_flight_dumps(group: RecordingGroup) -> str:
-    count = len(group.sources)
-    backend = "gloo" if _is_gloo(group) else "NCCL"
-    noun = choose_plural(count, f"{backend} flight-recorder dump")
-    return f"{count:,} {noun}: a log of collectives for finding hangs, not a profile; not analyzed."
-
-
-def _is_gloo(group: RecordingGroup) -> bool:
-    """Whether all dumps are from gloo, whose states torchfrtrace does not support."""
-    return group.labels.get("backend", {}).keys() == {"gloo"}
-
-
-def _suggest_hang_analysis(group: RecordingGroup) -> Remedy:
-    if _is_gloo(group):
-        return Remedy("gloo records no states: check the stacks", "py-spy dump --pid PID")
-    if group.labels.get("form", {}).keys() == {"json"}:
-        return Remedy(
-            "torchfrtrace reads pickles; to write them, set",
-            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=DIR/nccl_trace_rank_",
-        )
-    return Remedy("find the collective that a rank did not join", "torchfrtrace DIR")
+def _describe_hang_evidence(group: RecordingGroup) -> str:
+    return f"Collectives, stacks or watchdog lines of a job that hangs{group.share}."
 
 
 def _describe_ray_timeline(group: RecordingGroup) -> str:
@@ -496,6 +477,7 @@ KINDS: Mapping[str, RecordingKind] = {
         RecordingKind("memory-timeline", "Memory timeline", "all", _describe_memory_timeline),
         RecordingKind("memory-log", "Log of memory by step", "all", _describe_memory_log),
         RecordingKind("engine-log", "Log of an engine or a machine", "all", _describe_engine_log),
+        RecordingKind("hang", "Flight recorder, stacks or watchdog of a hang", "all", _describe_hang_evidence),
         RecordingKind("ray-timeline", "Ray timeline", "all", _describe_ray_timeline),
         RecordingKind(
             "driver-log",
@@ -505,15 +487,6 @@ KINDS: Mapping[str, RecordingKind] = {
             _suggest_profiled_steps,
             "warning",
             "log-only",
-        ),
-        RecordingKind(
-            "flight-recorder",
-            "NCCL flight-recorder dump",
-            "recognized, not read",
-            _describe_flight_dumps,
-            _suggest_hang_analysis,
-            "info",
-            "flight-recorder",
         ),
         RecordingKind(
             SAVED,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.tables import raw, shared, slots, snapshots
+from tracekit.model.tables import hangs, raw, shared, slots, snapshots
 from tracekit.model.tables.columns import DEVICE_OP_KINDS as DEVICE_OP_KINDS
 from tracekit.model.tables.columns import HOST_OP_KINDS as HOST_OP_KINDS
 from tracekit.model.tables.columns import KEYS as KEYS
@@ -16,7 +16,7 @@ from tracekit.model.tables.table import Column as Column
 from tracekit.model.tables.table import Table as Table
 from tracekit.model.tables.table import concatenate_table_parts as concatenate_table_parts
 
-RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
+RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES, *hangs.TABLES)
 
 ASKED_COLUMNS = frozenset(name for table in RAW for name, column in table.columns.items() if column.nullable) - {
     "pid",

@@ -43,6 +43,7 @@ from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import format_quantity, format_ranges
 from tracekit.pipeline import question_selection
 from tracekit.pipeline.summary.engine_logs import describe_engine_logs, describe_ray_timelines, has_no_profile
+from tracekit.pipeline.summary.hang_files import describe_hang_files, has_only_hang_files
 from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
@@ -82,6 +83,7 @@ def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ())
         question_selection.describe_selection(measured),
         "" if only_logs else _make_summary_fact(measured, _describe_gpus),
         _make_summary_fact(measured, describe_engine_logs),
+        _make_summary_fact(measured, describe_hang_files),
         _make_summary_fact(measured, describe_ray_timelines),
         _count_source_files(measured),
         _describe_check(measured),
@@ -115,7 +117,7 @@ def _list_run_ranks(measured: Measurements) -> str:
     """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
-        return "ranks unknown"
+        return "" if has_only_hang_files(measured) else "ranks unknown"
     world = f" of {worlds[0]}" if len(worlds) == 1 else ""
     return _phrase_numbers("rank", ranks, world)
 
@@ -181,7 +183,7 @@ def _format_named_values(values: Mapping[str, str]) -> str:
 
 def _describe_gpus(measured: Measurements) -> str:
     """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
-    if any(note.code == INTERLEAVED for note in measured.notes):
+    if any(note.code == INTERLEAVED for note in measured.notes) or has_only_hang_files(measured):
         return ""
     if not measured.frame("captures").integers("device_op_count").any():
         only = _list_capture_values(measured, "tool") == ["torch_memory"]

@@ -28,6 +28,7 @@ from tracekit.readers.driver_log.run_settings import describe_dependencies, make
 from tracekit.readers.driver_log.values import LoggedValues, make_log_values, note_skipped_values
 from tracekit.readers.engine_log.server_lines import add_server_line
 from tracekit.readers.engine_log.values import EngineValues
+from tracekit.readers.hangs.watchdog_lines import WatchdogLines, add_watchdog_line
 from tracekit.readers.lines import MAX_LINE_BYTES, read_log
 from tracekit.readers.loss import DataLoss
 
@@ -113,10 +114,11 @@ def has_step_below(path: Path) -> bool:
 
 @dataclass(slots=True)
 class _DriverOutput:
-    """A console's values by step, and those of engines that print into it."""
+    """A console's values by step, those of engines that print into it, and lines of the watchdog of collectives."""
 
     console: ConsoleLog = field(default_factory=ConsoleLog)
     engines: EngineValues = field(default_factory=EngineValues)
+    watchdog: WatchdogLines = field(default_factory=WatchdogLines)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
@@ -125,22 +127,26 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     Raises only `TraceFormatError`.
     """
     output, losses = read_log(Path(source.path), _DriverOutput, _add_output_lines, on_bytes)
-    return make_log_trace(output.console.values, losses, source, want, output.engines.make_tables(want))
+    more = output.engines.make_tables(want)
+    if want.table("watchdog_lines"):
+        more |= output.watchdog.make_tables()
+    return make_log_trace(output.console.values, losses, source, want, more)
 
 
 def _add_output_lines(rows: Iterator[tuple[int, str | None]], output: _DriverOutput) -> None:
     """Add the values of all lines to the output."""
     other = watch_gauges(rows, Gauges(), output.console.values)
-    add_console_lines(_watch_engine_lines(other, output.engines), output.console)
+    add_console_lines(_watch_other_lines(other, output), output.console)
 
 
-def _watch_engine_lines(
-    rows: Iterator[tuple[int, str | None]], engines: EngineValues
+def _watch_other_lines(
+    rows: Iterator[tuple[int, str | None]], output: _DriverOutput
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield all lines and add those of engines to `engines`; lines of metrics are longer, or JSON."""
+    """Yield all lines and add those of engines and of the watchdog; lines of metrics are longer, or JSON."""
     for number, line in rows:
         if line is not None and len(line) < MAX_ENGINE_LINE and not line.startswith("{"):
-            add_server_line(line, number, engines)
+            add_server_line(line, number, output.engines)
+            add_watchdog_line(line, number, output.watchdog)
         yield number, line
 
 
