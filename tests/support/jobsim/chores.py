@@ -13,10 +13,10 @@ SOCKET = "<method 'recv_into' of '_socket.socket' objects>"
 WRITE = "<built-in method write of _io.BufferedWriter object at 0x7f3c2d1ae5a0>"
 
 
-def spend_in(rank: Rank, ns: int, function: str, builtin: str) -> None:
-    """Spend host time in a function that launches nothing."""
+def spend_in(rank: Rank, ns: int, function: str, builtin: str, silence_ns: int | None = None) -> None:
+    """Spend host time in a function that launches nothing, as a part of a longer silence if given."""
     with rank.frame(function), rank.frame(builtin):
-        rank.stall(ns)
+        rank.stall(ns, silence_ns)
 
 
 def reward(rank: Rank) -> Program:
@@ -28,7 +28,7 @@ def reward(rank: Rank) -> Program:
     elif b.reward_ns:
         with rank.frame("verl/workers/reward_manager/naive.py(44): __call__"):
             for _ in range(30):
-                spend_in(rank, b.reward_ns // 30, "verl/utils/reward_score/math.py(24): is_equiv", "<method 'sub' of 're.Pattern' objects>")  # fmt: skip
+                spend_in(rank, b.reward_ns // 30, "verl/utils/reward_score/math.py(24): is_equiv", "<method 'sub' of 're.Pattern' objects>", b.reward_ns)  # fmt: skip
     rank.copy("HtoD (Pinned -> Device)", 16_384)
     end = yield from rank.collective("broadcast", rank.job.trainers(), 4_096, "Float")
     rank.wait_for(end)

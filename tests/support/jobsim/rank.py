@@ -213,9 +213,9 @@ class Rank:
         self.open_names.pop()
         self._launching -= 1
 
-    def stall(self, ns: int) -> None:
-        """Nothing; the host has done something of which nothing is recorded."""
-        if not self.job.proposal.ends_silence(self.stage, ns):
+    def stall(self, ns: int, silence_ns: int | None = None) -> None:
+        """Nothing; the host has done something of which nothing is recorded, as a part of a longer silence if given."""
+        if not self.job.proposal.ends_silence(self.stage, ns if silence_ns is None else silence_ns):
             self.now += ns
 
     def spend(self, ns: float) -> None:

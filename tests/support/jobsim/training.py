@@ -281,8 +281,9 @@ def preprocess(rank: Rank, ns: int) -> None:
                 ns * 7 // (8 * samples),
                 "verl/utils/dataset/rl_dataset.py(210): tokenize_sample",
                 "<built-in method join of str object at 0x7f51c80b4030>",
+                silence_ns=ns,
             )
-            rank.now += ns // (8 * samples)
+            rank.stall(ns // (8 * samples), silence_ns=ns)
 
 
 def update(rank: Rank, rows: int, step: int) -> Program:
