@@ -23,7 +23,7 @@ def count_steps(folder):
     first = re.search(r"([\d,]+) steps? of verl", " ".join(report.identity))[1]
     told = re.search(r"([\d,]+) steps?, no profile", recording.sentence)[1]
     captions = [sheet.caption or "" for section in report.sections for sheet in section.sheets]
-    shown = [found[1] for caption in captions if (found := re.search(r"longest of (\d+) steps", caption))]
+    shown = [found[1] for caption in captions if (found := re.search(r"(?:longest|first \d+) of (\d+) steps", caption))]
     assert shown, "the matrix of stages by step"
     return {int(first), int(told), dict(recording.data)["steps"], *map(int, shown)}
 

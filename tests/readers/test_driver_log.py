@@ -181,9 +181,9 @@ def test_other_files_are_none(text):
 
 
 @needs_data
-def test_of_all_real_files_the_metrics_of_verl_alone_are_logs():
+def test_of_all_real_files_the_metrics_of_verl_and_the_timeline_of_ray_are_logs():
     found = {s.path.name for s in discover_sources(REAL).sources if s.tool == "log"}
-    assert found == {"metrics.jsonl"}
+    assert found == {"metrics.jsonl", "ray_timeline.json"}
 
 
 @needs_data

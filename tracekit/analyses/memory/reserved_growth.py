@@ -13,9 +13,10 @@ from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.memory.survivors import OWNER
 from tracekit.job.report.evidence import make_evidence_metric
+from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.records import dataclass
-from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.stats.trend import GROWS, GrowthLimits, Slope, compute_theil_sen, label_growth, measure_growth
 from tracekit.model.tables.frame import Frame, from_rows, sum_of
 from tracekit.model.thresholds import Thresholds
@@ -66,6 +67,7 @@ class ReservedSeries:
     in_use: Floats
     peak: Floats
     parts: Mapping[str, Floats]
+    snapshots: Frame
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -110,7 +112,7 @@ def _list_series(measured: Measurements) -> Iterator[ReservedSeries]:
     levels = snapshot_levels(measured).select(*SNAPSHOT_KEYS, "who", "peak_bytes", "pending_bytes")
     rows = sums.join(levels, SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
     memory = ("source", "pid", "device")
-    rows = windows.select(*OWNER, "source", "window", "step").join(rows, memory, optional=memory)
+    rows = windows.select(*OWNER, "source", "window", "step", "begin_ns", "end_ns").join(rows, memory, optional=memory)
     for of_owner in rows.group_by(*OWNER).frames():
         if len(of_owner) >= 3:
             yield _make_series(of_owner.sort("window"))
@@ -130,6 +132,7 @@ def _make_series(rows: Frame) -> ReservedSeries:
         rows.number("requested_bytes"),
         rows.number("peak_bytes"),
         {**{name: rows.number(name) for name in CAUSES}, "pending": rows.number("pending_bytes")},
+        rows,
     )
 
 
@@ -184,6 +187,7 @@ def _describe(
         claim += f": it lies {cause.where}"
         advice = cause.advice
     run, role, rank, *_, device = series.owner
+    place = Place(run=run, role=role, rank=rank, device=device)
     low, high = round(slope.low), round(slope.high)
     return Finding(
         "reserved-growth",
@@ -199,12 +203,23 @@ def _describe(
             ),
             Metric("steps", len(series.steps) - warm_up, "count", label="snapshots judged"),
         ),
-        (Place(run=run, role=role, rank=rank, device=device),),
+        (place,),
+        instances=_pick_snapshots_that_grew(series.snapshots),
         caveats=(
             f"the first {warm_up} snapshots count as warm-up",
             "reserved memory that is not in use does not leak: it is given back before memory runs out, unless it is in pieces",
         ),
     )
+
+
+def _pick_snapshots_that_grew(rows: Frame) -> tuple[Instance, ...]:
+    """Pick the snapshot with most memory reserved beyond the first one, and a median one."""
+    rows = rows.filter(~rows.is_missing("begin_ns") & ~rows.is_missing("end_ns"))
+    if not len(rows):
+        return ()
+    begin, reserved = rows.integers("begin_ns"), rows.integers("reserved_bytes")
+    spans = {"ts_ns": begin, "dur_ns": rows.integers("end_ns") - begin, "cost": reserved - reserved[0]}
+    return pick_instances(rows.with_columns(**spans), "cost", unit="bytes")
 
 
 _LABELS = {

@@ -48,7 +48,7 @@ class Gauges:
     line: int = 0
     ts_ns: int | None = None
     next_ns: int | None = None
-    values: dict[str, float] = field(default_factory=dict[str, float])
+    scraped: dict[str, float] = field(default_factory=dict[str, float])
     step: int | None = None
     record: tuple[int, int | None, dict[str, float]] | None = None
     before: dict[str, float] = field(default_factory=dict[str, float])
@@ -92,18 +92,18 @@ def _add_gauge(line: str, number: int, gauges: Gauges, log: LoggedValues) -> Non
         value = float(found[2])
     except ValueError:
         return
-    if name in gauges.values or gauges.next_ns is not None:
+    if name in gauges.scraped or gauges.next_ns is not None:
         _end_scrape(gauges, log)
-    if not gauges.values:
+    if not gauges.scraped:
         gauges.line, gauges.ts_ns, gauges.next_ns = number, gauges.next_ns, None
     if found[3] and gauges.ts_ns is None and len(found[3]) <= _MS_DIGITS:
         gauges.ts_ns = int(found[3]) * 10**6
-    gauges.values[name] = value
+    gauges.scraped[name] = value
 
 
 def _end_scrape(gauges: Gauges, log: LoggedValues) -> None:
     """End a scrape: it replaces the one before of the same step, or that step ends."""
-    values, gauges.values = gauges.values, {}
+    values, gauges.scraped = gauges.scraped, {}
     step = values.pop("training/global_step", None)
     if step is None or not math.isfinite(step) or not step.is_integer() or not 0 <= step < MAX_STEP:
         return

@@ -29,7 +29,7 @@ _OVERLAP = max(map(len, _MARKS))
 def sniff(head: bytes) -> bool:
     """Check whether the watchdog printed into a text.
 
-    >>> sniff(b"[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, …")
+    >>> sniff(b"[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41)")
     True
     """
     if not head or b"\0" in head or head.lstrip()[:1] in (b"{", b"<"):

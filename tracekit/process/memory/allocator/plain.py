@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tracekit.model.records import dataclass
 from tracekit.process.memory.allocator.rules import ADDRESS_SPACE, SEGMENT_STEP
 from tracekit.process.memory.space import LARGE_SEGMENT, LEAST, SMALL, SMALL_SEGMENT, compute_segment_size
 
