@@ -313,7 +313,7 @@ def test_verls_memory_line_alone_is_a_log(tmp_path):
     assert (row["logged_pid"], row["point"], row["mark"]) == (41, "After resume weights", "wake")
     sizes = [row[f"{name}_bytes"] / 2**30 for name in ("allocated", "reserved", "used", "total")]
     assert sizes == pytest.approx([1.5, 2.25, 3.75, 79.1])
-    assert row["ts_ns"] % (86_400 * SECOND) == (10 * 3600 + 2) * SECOND + SECOND // 4
+    assert row["logged_ns"] % (86_400 * SECOND) == (10 * 3600 + 2) * SECOND + SECOND // 4
 
 
 def test_slimes_memory_line_has_the_host_too(tmp_path):
@@ -334,8 +334,8 @@ def test_both_lines_of_one_sleep_count_once_and_the_next_line_has_their_time(tmp
     )
     assert (slept["mark"], slept["freed_bytes"]) == ("sleep", 64 * 2**30)
     assert woke["mark"] == "wake"
-    assert (line["point"], line["mark"], line["ts_ns"]) == ("Before update_actor", "none", woke["ts_ns"])
-    assert line["ts_ns"] - slept["ts_ns"] == 9 * SECOND
+    assert (line["point"], line["mark"], line["logged_ns"]) == ("Before update_actor", "none", woke["logged_ns"])
+    assert line["logged_ns"] - slept["logged_ns"] == 9 * SECOND
 
 
 @pytest.mark.parametrize("used", ["81.00/80.00", "9999999999999/80", "x/80", "1.00/"])

@@ -70,15 +70,27 @@ CARD_LINES = Table(
     },
 )
 
-_COPIED = ("line", "logged_pid", "logged_rank", "device", "point", "mark", "allocated_bytes", "reserved_bytes")
-_SIZES = ("used_bytes", "total_bytes", "freed_bytes", "host_used_bytes")
+_COPIED = (
+    "line",
+    "logged_ns",
+    "logged_pid",
+    "logged_rank",
+    "device",
+    "point",
+    "mark",
+    "allocated_bytes",
+    "reserved_bytes",
+    "used_bytes",
+    "total_bytes",
+    "freed_bytes",
+    "host_used_bytes",
+)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the holders at the moments of each memory, and copy the lines of logs about GPUs."""
     if trace.row_count("device_memory_lines"):
-        columns: dict[str, Any] = {name: trace.array("device_memory_lines", name) for name in (*_COPIED, *_SIZES)}
-        return {"card_lines": {**columns, "logged_ns": trace.array("device_memory_lines", "ts_ns")}}
+        return {"card_lines": {name: trace.array("device_memory_lines", name) for name in _COPIED}}
     if not trace.has("blocks") or not trace.has("memory_segments"):
         return {}
     parts: list[dict[str, Array]] = []
@@ -131,7 +143,6 @@ def _find_pinned_bytes(measured: Measurements, snapshot: Mapping[str, Any]) -> i
 
 _HOLDER_HEADINGS = f"""
     who | process
-    source | snapshot
     step | step | id
     moment | moment
     trainer_state_bytes | trainer state | bytes | {_DOCS["trainer_state"]}
@@ -145,9 +156,10 @@ _HOLDER_HEADINGS = f"""
     unknown_bytes | unknown pools | bytes | {_DOCS["unknown"]}
     pool_cache_bytes | unused in engine pools | bytes | {_DOCS["pool_cache"]}
     cache_bytes | cached by PyTorch | bytes | {_DOCS["cache"]}
-    counted_bytes | counted | bytes | Sum of the columns before it: reserved, as PyTorch counts it.
+    counted_bytes | counted | bytes | Sum of the holders: reserved, as PyTorch counts it.
     pausable_bytes | may be unmapped | bytes | Part in pools of an engine with sleep mode, or of unknown use.
     pinned_bytes | pinned | bytes | Pinned host memory that PyTorch reserves at the end.
+    source | snapshot
 """
 
 
@@ -156,7 +168,7 @@ def _make_holder_table(measured: Measurements, moments: Frame) -> Sheet:
     named = parse_headings(_HOLDER_HEADINGS)
     empty = {f"{name}_bytes" for name in HOLDERS if not len(moments) or not moments[f"{name}_bytes"].any()}
     headings = (*make_run_heading(measured), *(heading for heading in named if heading.name not in empty))
-    caption = "The columns up to counted sum to it. PyTorch still counts memory that sleep mode has unmapped."
+    caption = "The holders sum to counted. PyTorch still counts memory that sleep mode has unmapped."
     return make_sheet("card_holders", "Holders of GPU memory, as PyTorch counts it", headings, moments, caption=caption)
 
 
@@ -165,13 +177,13 @@ _LINE_HEADINGS = """
     time | time
     point | point | text | As the log names it.
     mark | mark | text | By the name of the point: sleep (sleep, offload, pause), wake (wake, resume, onload).
+    used_bytes | really held | bytes | Used on the GPU by all processes.
     allocated | allocated | bytes | By PyTorch in this process, unmapped memory included.
     cached | cached | bytes | Reserved by PyTorch and not allocated, unmapped memory included.
     unmapped | unmapped, at least | bytes | PyTorch counts it, and the GPU has it back.
     outside | outside PyTorch, at least | bytes | Other processes, CUDA context, NCCL, libraries.
     free | free | bytes
     total_bytes | GPU | bytes | Sum of the five columns before it.
-    used_bytes | really held | bytes | Used on the GPU by all processes.
     change_bytes | change | bytes | Change of the used memory since the previous line of the process.
     freed_bytes | freed | bytes | By the sleep, as vLLM counts it.
     host_used_bytes | host used | bytes | Used memory of the host, all processes included.

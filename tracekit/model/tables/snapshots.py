@@ -170,7 +170,7 @@ TABLES: tuple[Table, ...] = (
         "one line of a log about the memory of a whole GPU, other processes included",
         {
             "line": Column("int64", "Line of the log, from 1."),
-            "ts_ns": Column(
+            "logged_ns": Column(
                 "Int64", "When, ns on the log's own clock as in `engine_log`: of this line or the last one with a time."
             ),
             "logged_pid": Column("Int64", "Process that printed it."),

@@ -56,7 +56,7 @@ class DeviceMemoryLines:
     """Lines parsed so far, as columns. Sizes are keyed by the names in `_SIZES`; `points` numbers the points."""
 
     line: list[int] = field(default_factory=list[int])
-    ts_ns: list[int | None] = field(default_factory=list["int | None"])
+    logged_ns: list[int | None] = field(default_factory=list["int | None"])
     pid: list[int | None] = field(default_factory=list["int | None"])
     rank: list[int | None] = field(default_factory=list["int | None"])
     device: list[int | None] = field(default_factory=list["int | None"])
@@ -76,7 +76,7 @@ class DeviceMemoryLines:
             return
         process, rank = _PID.search(text[:400]), _RANK.search(text[:400])
         self.line.append(number)
-        self.ts_ns.append(self.last_ns)
+        self.logged_ns.append(self.last_ns)
         self.pid.append(int(process[1]) if process else None)
         self.rank.append(int(rank[1]) if rank else None)
         self.device.append(gpu)
@@ -89,7 +89,7 @@ class DeviceMemoryLines:
         narrow = choose_narrowest(len(self.points))
         columns = {
             "line": np.array(self.line, np.int64),
-            "ts_ns": make_nullable_numbers(self.ts_ns),
+            "logged_ns": make_nullable_numbers(self.logged_ns),
             "logged_pid": make_nullable_numbers(self.pid),
             "logged_rank": make_nullable_numbers(self.rank),
             "device": make_nullable_numbers(self.device),
