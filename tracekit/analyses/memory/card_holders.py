@@ -223,31 +223,46 @@ def _list_holder_caveats(moments: Frame, has_lines: bool) -> Iterator[str]:
 
 
 def _draw_holders(moments: Frame) -> Iterator[Chart]:
-    """Draw the holders of the GPU with the highest peak, stacked, a bar per moment."""
+    """Draw the holders of the GPU with the highest peak, a stacked bar per moment."""
     if not len(moments):
         return
     highest = int(moments["counted_bytes"].argmax())
     of_gpu = moments.equals("who", moments.values("who")[highest]) & moments.equals(
         "run", moments.values("run")[highest]
     )
-    rows = list(moments.filter(of_gpu).rows())
+    every = list(moments.filter(of_gpu).rows())
+    rows = every[-MAX_DRAWN:]
     used = [name for name in HOLDERS if any(row[f"{name}_bytes"] for row in rows)]
     marks = tuple(
-        (series, place, place + 1, row[f"{name}_bytes"])
-        for series, name in enumerate(used)
+        (place, series, row[f"{name}_bytes"])
         for place, row in enumerate(rows)
+        for series, name in enumerate(used)
         if row[f"{name}_bytes"]
     )
     yield Chart(
         "card-holders",
         f"Holders of the memory of {rows[0]['who']}, as PyTorch counts it",
-        "histogram",
+        "bars",
         marks,
-        tuple(name.replace("_", " ") for name in used),
+        tuple(_TITLES[name] for name in used),
+        tuple(_name_moment(row) for row in rows),
         unit="bytes",
-        x_unit="count",
-        caption="A bar per moment, in the order of the table: ends of steps, peak, end.",
+        caption="PyTorch still counts memory that sleep mode has unmapped.",
+        omitted=len(every) - len(rows),
     )
+
+
+MAX_DRAWN = 40
+"""Most moments that are drawn: the last ones."""
+
+_TITLES = {heading.name.removesuffix("_bytes"): heading.title for heading in parse_headings(_HOLDER_HEADINGS)}
+
+
+def _name_moment(row: Mapping[str, Any]) -> str:
+    """Name a moment: `step 2, peak`."""
+    if row["step"] is None:
+        return str(row["moment"])
+    return f"step {row['step']}" if row["moment"] == "step end" else f"step {row['step']}, {row['moment']}"
 
 
 ANALYSIS = Analysis(
