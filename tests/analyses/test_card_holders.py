@@ -212,3 +212,16 @@ def test_a_run_without_snapshots_and_lines_has_no_answer(tmp_path):
         "\n".join([*text.splitlines()[2:], "INFO 09-01 10:00:00 GPU KV cache size: 9 tokens"])
     )
     assert [s.id for s in analyzed(tmp_path, "card-holders").report.sections if s.id == "card-holders"] == []
+
+
+def test_host_memory_by_step_is_next_to_the_lines_of_a_training_log():
+    """The case grows from 187 to 366 GiB in 40 steps; its log has one line about the GPU."""
+    report = analyzed(CASE.parent / "02_host_ram_growth", "card-holders", "log-host-memory").report
+    (line,) = sheet_of(report, "card_lines")
+    assert (line["owner"], line["point"]) == ("process 41777", "Before init vllm rollout")
+    assert line["outside"] == pytest.approx((26.4 - 23.01) * GIB, abs=2)
+    hosts = sheet_of(report, "card_hosts")
+    assert [row["step"] for row in hosts] == list(range(1, 41))
+    assert hosts[0]["change_bytes"] is None
+    assert sum(row["change_bytes"] for row in hosts[1:]) == hosts[-1]["used_bytes"] - hosts[0]["used_bytes"]
+    assert 170 * GIB < hosts[-1]["used_bytes"] - hosts[0]["used_bytes"] < 190 * GIB

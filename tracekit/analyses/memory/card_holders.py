@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
+
+import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
 from tracekit.job.memory.card_lines import MAX_LISTED, PARTS, CardLine, list_card_lines
 from tracekit.job.memory.snapshots import snapshot_levels, take_snapshot
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.run_log.values import HOST_USED, map_run_logs
 from tracekit.model.report import Chart, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable
@@ -108,7 +112,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
         return None
     moments = _list_moments(measured)
     return ANALYSIS.answered(
-        sheets=lambda: select_filled_sheets(_make_holder_table(measured, moments), _make_line_table(measured, lines)),
+        sheets=lambda: select_filled_sheets(
+            _make_holder_table(measured, moments), _make_line_table(measured, lines), _make_host_table(measured)
+        ),
         caveats=lambda: _list_holder_caveats(moments, bool(lines)),
         charts=lambda: _draw_holders(moments),
     )
@@ -128,7 +134,7 @@ def _list_moments(measured: Measurements) -> Frame:
                     pinned_bytes=Nullable(at_end * (pinned or 0), ~at_end | (pinned is None)),
                 )
             )
-    return concat(parts).sort("run", "who", "step") if parts else holders
+    return concat(parts).sort("run", "who", "step") if parts else holders.head(0)
 
 
 def _find_pinned_bytes(measured: Measurements, snapshot: Mapping[str, Any]) -> int | None:
@@ -169,7 +175,8 @@ def _make_holder_table(measured: Measurements, moments: Frame) -> Sheet:
     empty = {f"{name}_bytes" for name in HOLDERS if not len(moments) or not moments[f"{name}_bytes"].any()}
     headings = (*make_run_heading(measured), *(heading for heading in named if heading.name not in empty))
     caption = "The holders sum to counted. PyTorch still counts memory that sleep mode has unmapped."
-    return make_sheet("card_holders", "Holders of GPU memory, as PyTorch counts it", headings, moments, caption=caption)
+    rows = moments if len(moments) else from_rows([heading.name for heading in named], [])
+    return make_sheet("card_holders", "Holders of GPU memory, as PyTorch counts it", headings, rows, caption=caption)
 
 
 _LINE_HEADINGS = """
@@ -210,6 +217,34 @@ def _make_line_table(measured: Measurements, lines: Sequence[CardLine]) -> Sheet
 _LOGGED = ("total_bytes", "used_bytes", "change_bytes", "freed_bytes", "host_used_bytes")
 
 
+def _make_host_table(measured: Measurements) -> Sheet:
+    """List the host memory that the log gives for each step, and its change since the step before."""
+    rows: list[tuple[Any, ...]] = []
+    for log in map_run_logs(measured).values():
+        for name, values in log.series.items():
+            if HOST_USED.fullmatch(name):
+                known = np.flatnonzero(np.isfinite(values) & (values >= 0) & (values < MAX_HOST_GIB))
+                sizes = np.rint(values[known] * 2**30).astype(np.int64)
+                changes = [None, *np.diff(sizes).tolist()]
+                steps = log.step[known].tolist()
+                rows += zip(repeat(log.run), steps, repeat(name), sizes.tolist(), changes, strict=False)
+    headings = (
+        *make_run_heading(measured),
+        *parse_headings("""
+            step | step | id
+            name | value | text | As the log names it.
+            used_bytes | host used | bytes
+            change_bytes | change | bytes | Since the step before.
+        """),
+    )
+    table = from_rows(("run", "step", "name", "used_bytes", "change_bytes"), rows[-MAX_LISTED:])
+    return make_sheet("card_hosts", "Host memory by step, by the log", headings, table)
+
+
+MAX_HOST_GIB = 2**20
+"""No host has more memory: such a value has another unit."""
+
+
 def _list_holder_caveats(moments: Frame, has_lines: bool) -> Iterator[str]:
     """List the limits of both tables."""
     if len(moments):
@@ -248,7 +283,7 @@ def _draw_holders(moments: Frame) -> Iterator[Chart]:
         tuple(_name_moment(row) for row in rows),
         unit="bytes",
         caption="PyTorch still counts memory that sleep mode has unmapped.",
-        omitted=len(every) - len(rows),
+        omitted=(len(every) - len(rows)) * len(used),
     )
 
 
@@ -270,7 +305,7 @@ ANALYSIS = Analysis(
     title="Who uses the GPU's memory, while engines sleep and wake?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations", "device_memory_lines"),
     writes=(CARD_HOLDERS, CARD_LINES),
-    rests_on=("snapshot_levels",),
+    rests_on=("run_log", "snapshot_levels"),
     measure=measure,
     judge=judge,
 )
