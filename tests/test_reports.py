@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("script", ["render_reports.py", "make_simulated_gpu.py", "make_simulated_memory.py"])
+@pytest.mark.parametrize(
+    "script", ["render_reports.py", "make_simulated_gpu.py", "make_simulated_memory.py", "make_colocated_memory.py"]
+)
 def test_what_is_committed_is_what_the_script_writes(script, monkeypatch, capsys, made_once):
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(ROOT / "examples")

@@ -291,3 +291,59 @@ def test_damaged_logs_give_rows_or_the_documented_error(tmp_path_factory, seed):
     rows = trace["engine_log"]
     assert rows["value"].abs().lt(float("inf")).all()
     assert rows["engine"].astype(str).str.len().le(MAX_NAME).all()
+
+
+VERL_MEMORY = (
+    "\x1b[36m(WorkerDict pid=41, ip=10.0.0.2)\x1b[0m DEBUG:2026-09-01 10:00:02,250:After resume weights, memory allocated (GB): 1.50, "
+    "memory reserved (GB): 2.25, device memory used/total (GB): 3.75/79.10"
+)
+SLIME_MEMORY = (
+    "[2026-09-01 10:00:03] memory_utils.py:40 - [Rank 3] Memory-Usage after offload model (cleared before print): {'gpu': '1', "
+    "'total_GB': 80.0, 'free_GB': 70.0, 'used_GB': 10.0, 'allocated_GB': 6.0, 'reserved_GB': 8.0, 'host_used_GB': 120.5}"
+)
+
+
+def memory_lines(tmp_path, *lines):
+    """The rows of `device_memory_lines` of these lines."""
+    return load(put(tmp_path, "\n".join(lines) + "\n"))["device_memory_lines"].to_dict("records")
+
+
+def test_verls_memory_line_alone_is_a_log(tmp_path):
+    (row,) = memory_lines(tmp_path, VERL_MEMORY)
+    assert (row["logged_pid"], row["point"], row["mark"]) == (41, "After resume weights", "wake")
+    sizes = [row[f"{name}_bytes"] / 2**30 for name in ("allocated", "reserved", "used", "total")]
+    assert sizes == pytest.approx([1.5, 2.25, 3.75, 79.1])
+    assert row["logged_ns"] % (86_400 * SECOND) == (10 * 3600 + 2) * SECOND + SECOND // 4
+
+
+def test_slimes_memory_line_has_the_host_too(tmp_path):
+    (row,) = memory_lines(tmp_path, SLIME_MEMORY)
+    assert (row["logged_rank"], row["device"], row["mark"]) == (3, 1, "sleep")
+    assert row["point"] == "after offload model (cleared before print)"
+    sizes = [row[f"{name}_bytes"] / 2**30 for name in ("allocated", "reserved", "used", "total", "host_used")]
+    assert sizes == [6.0, 8.0, 10.0, 80.0, 120.5]
+
+
+def test_both_lines_of_one_sleep_count_once_and_the_next_line_has_their_time(tmp_path):
+    slept, woke, line = memory_lines(
+        tmp_path,
+        "INFO 09-01 10:00:00 [cumem.py:1] CuMemAllocator: sleep freed 64.00 GiB memory in total, of which 14.00 GiB is backed up",
+        "INFO 09-01 10:00:01 [x.py:1] Sleep mode freed 64.00 GiB memory, 3.50 GiB memory is still in use.",
+        "INFO 09-01 10:00:09 [x.py:1] It took 0.5 seconds to wake up tags {'weights'}.",
+        "Before update_actor, memory allocated (GB): 1, memory reserved (GB): 2, device memory used/total (GB): 3/80",
+    )
+    assert (slept["mark"], slept["freed_bytes"]) == ("sleep", 64 * 2**30)
+    assert woke["mark"] == "wake"
+    assert (line["point"], line["mark"], line["logged_ns"]) == ("Before update_actor", "none", woke["logged_ns"])
+    assert line["logged_ns"] - slept["logged_ns"] == 9 * SECOND
+
+
+@pytest.mark.parametrize("used", ["81.00/80.00", "9999999999999/80", "x/80", "1.00/"])
+def test_impossible_sizes_are_left_out(tmp_path, used):
+    """The first sleep makes it a log; a line that is not whole adds nothing, an impossible size no size."""
+    rows = memory_lines(
+        tmp_path,
+        "INFO 09-01 10:00:01 [x.py:1] Sleep mode freed 64.00 GiB memory, 3.50 GiB memory is still in use.",
+        f"x, memory allocated (GB): 1, memory reserved (GB): 2, device memory used/total (GB): {used}",
+    )
+    assert [row["used_bytes"] for row in rows] == [None] * len(rows)

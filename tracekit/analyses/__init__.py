@@ -163,6 +163,7 @@ QUESTIONS = (
     "memory.memory",
     "memory.memory_growth",
     "memory.memory_peak",
+    "memory.card_holders",
     "memory.live_steps",
     "memory.memory_categories",
     "memory.fragmentation",

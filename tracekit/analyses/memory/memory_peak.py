@@ -434,7 +434,7 @@ ANALYSIS = Analysis(
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(SNAPSHOT_LEVELS, LIVE_SITES, LIVE_FRAMES, MEMORY_POOLS, "metrics"),
     metrics=("device_peak_allocated", "device_end_requested", "device_end_allocated", "device_end_reserved"),
-    rests_on=("device_sizes", "memory_curve", "memory_stages"),
+    rests_on=("card_lines", "device_sizes", "memory_curve", "memory_stages"),
     measure=measure,
     judge=judge,
 )

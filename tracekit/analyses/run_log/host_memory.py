@@ -12,7 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.run_log.evidence import judge_logs, list_coverage_evidence, place_in_log
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
-from tracekit.job.run_log.values import Floats
+from tracekit.job.run_log.values import HOST_USED, Floats
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.stats.trend import GrowthLimits, label_growth, measure_growth
 from tracekit.model.thresholds import Thresholds
@@ -23,7 +23,6 @@ GIB = 2**30
 KILL_RATIO = 0.95
 """Share of the node's memory at which Ray kills workers by default."""
 
-_USED = re.compile(r"(?:\w+/)?perf/cpu_memory_used_gb|ray/node\.\d{1,5}\.mem_gb|memory/cpu/.{1,100}/rss")
 _TOTAL = re.compile(r"ray/node\.\d{1,5}\.mem_total_gb")
 
 
@@ -50,7 +49,7 @@ def _find_host_growth(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -
     found: list[tuple[float, str, Floats, str]] = []
     for name, values in steps.log.series.items():
         known = last_part & np.isfinite(values) & (values > 0)
-        if _USED.fullmatch(name) is None or known.sum() < limit["min_steps"]:
+        if HOST_USED.fullmatch(name) is None or known.sum() < limit["min_steps"]:
             continue
         level = float(np.median(values[known]))
         limits = _make_host_limits(limit, level)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.job.memory.card_lines import describe_held_memory
 from tracekit.job.memory.device_size import device_sizes
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
 from tracekit.model.tables.frame import Bools, Frame, texts
@@ -59,7 +60,12 @@ def _name_pool(row: Mapping[str, Any]) -> str:
 
 
 def pool_notes(measured: Measurements) -> Iterator[str]:
-    """Describe the private pools of each memory, the highest peak first."""
+    """Describe the private pools of each memory, the highest peak first; snapshots in the same state count once."""
+    yield from dict.fromkeys(_describe_all_pools(measured))
+
+
+def _describe_all_pools(measured: Measurements) -> Iterator[str]:
+    """Describe the private pools of each snapshot."""
     if not measured.row_count("memory_pools"):
         return
     sizes = device_sizes(measured)
@@ -69,11 +75,12 @@ def pool_notes(measured: Measurements) -> Iterator[str]:
         total = int(pools["reserved_bytes"].sum())
         if total and private["reserved_bytes"].sum() >= WORTH_NAMING * total:
             card = sizes.find_size(snapshot["run"], snapshot["rank"], snapshot["device"])
-            yield from _describe_pools(snapshot["who"], pools, private, None if card is None else card.size_bytes)
+            held = describe_held_memory(measured, snapshot)
+            yield from _describe_pools(snapshot["who"], pools, private, None if card is None else card.size_bytes, held)
 
 
-def _describe_pools(who: str, pools: Frame, private: Frame, card_bytes: int | None) -> Iterator[str]:
-    """Describe the pools of one memory of a device of this size."""
+def _describe_pools(who: str, pools: Frame, private: Frame, card_bytes: int | None, held: str | None) -> Iterator[str]:
+    """Describe the pools of one memory of a device of this size; `held`: the memory really held, by the log."""
     most = int(pools["reserved_bytes"].sum())
     least = most - int(pools["reserved_bytes"][pools.is_in("class", PAUSABLE)].sum())
     of_engine = private.filter(private.is_in("class", SLEEPING))
@@ -101,7 +108,7 @@ def _describe_pools(who: str, pools: Frame, private: Frame, card_bytes: int | No
             over = f", and at least {format_quantity(most - card_bytes, 'bytes')} are unmapped"
         yield (
             f"{who} uses between {format_quantity(least, 'bytes')} and {format_quantity(most, 'bytes')}: pools may be unmapped, "
-            f"which PyTorch still counts{over}; compare with nvidia-smi"
+            f"which PyTorch still counts{over}{'; compare with nvidia-smi' if held is None else f'. {held}'}"
         )
 
 

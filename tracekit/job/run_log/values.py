@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from tracekit.model.tables.frame import Frame, Ints, first_of
 from tracekit.model.trace import Measurements, derive_once
 
 Floats = npt.NDArray[np.float64]
+
+HOST_USED = re.compile(r"(?:\w+/)?perf/cpu_memory_used_gb|ray/node\.\d{1,5}\.mem_gb|memory/cpu/.{1,100}/rss")
+"""Names of values that are the used memory of a host or a process in GiB."""
 
 
 @dataclass(frozen=True, slots=True)

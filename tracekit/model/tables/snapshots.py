@@ -40,6 +40,9 @@ A profiler | text attached by the program | the compile context | the annotated 
 QUANTITIES = ("requested", "allocated", "reserved", "peak allocated", "peak reserved")
 """Quantities of a memory level: requested, rounded by the allocator, reserved from the device, and peaks of these."""
 
+SLEEP_MARKS = ("none", "sleep", "wake")
+"""Marks of a line: an engine or a trainer gives memory back (sleep, offload, pause), or takes it (wake, resume, onload); none: neither."""
+
 CATEGORIES = (
     *("parameter", "optimizer_state", "input", "temporary"),
     *("activation", "gradient", "autograd_detail", "unknown"),
@@ -70,6 +73,11 @@ MOMENT = Column(
 )
 QUANTITY = Column("category", " | ".join(QUANTITIES) + ".", QUANTITIES)
 POINT = Column("category", "Point of the step at which it was logged, as recorded.")
+SLEEP_MARK = Column(
+    "category",
+    "By the name of the point: sleep (sleep, offload, pause) | wake (wake, resume, onload) | none.",
+    SLEEP_MARKS,
+)
 TORCH_CATEGORY = Column("category", " | ".join(CATEGORIES) + ", as torch guessed it.", CATEGORIES)
 
 TABLES: tuple[Table, ...] = (
@@ -155,6 +163,27 @@ TABLES: tuple[Table, ...] = (
             "point": POINT,
             "quantity": QUANTITY,
             "size_bytes": Column("int64", "Bytes, by the unit in the name."),
+        },
+    ),
+    Table(
+        "device_memory_lines",
+        "one line of a log about the memory of a whole GPU, other processes included",
+        {
+            "line": Column("int64", "Line of the log, from 1."),
+            "logged_ns": Column(
+                "Int64", "When, ns on the log's own clock as in `engine_log`: of this line or the last one with a time."
+            ),
+            "logged_pid": Column("Int64", "Process that printed it."),
+            "logged_rank": Column("Int64", "Its rank."),
+            "device": DEVICE,
+            "point": POINT,
+            "mark": SLEEP_MARK,
+            "allocated_bytes": Column("Int64", "Allocated by PyTorch, unmapped memory included."),
+            "reserved_bytes": Column("Int64", "Reserved by PyTorch, unmapped memory included."),
+            "used_bytes": Column("Int64", "Used on the GPU by all processes, without unmapped memory."),
+            "total_bytes": Column("Int64", "Memory of the GPU."),
+            "freed_bytes": Column("Int64", "Freed by the sleep, as vLLM counts it."),
+            "host_used_bytes": Column("Int64", "Used memory of the host, all processes included."),
         },
     ),
     Table(

@@ -51,7 +51,7 @@ def list_live_memory(trace: Trace, replay: Replay, entry: int) -> LiveMemory:
     row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
     stack = find_allocation_stacks(trace, row, block)
     site, place, kind = look_up_sites(trace, stack)
-    category, basis = _find_memory_purpose(trace, replay, row, block, born)
+    category, basis = find_memory_purpose(trace, replay, row, block, born)
     origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
     # For memory freed in the history only the stack of the free is recorded, so it is not looked up.
     nobody = origin == 2
@@ -144,7 +144,7 @@ def find_allocation_stacks(trace: Trace, row: Ints, block: Ints) -> Nullable:
     return Nullable(stack, missing)
 
 
-def _find_memory_purpose(trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints) -> tuple[Coded, Coded]:
+def find_memory_purpose(trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints) -> tuple[Coded, Coded]:
     """Find the purpose of each piece: (category or missing, basis of that knowledge)."""
     codes = np.full(len(row), -1, np.int64)
     basis = np.full(len(row), BASES.index("none"), np.int64)

@@ -42,7 +42,8 @@ NEVER = np.iinfo(np.int64).max
 CODE = {action: code for code, action in enumerate(ACTIONS)}
 """Code of each action in the category of `allocations`."""
 
-_SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+"""Sign with which an action changes the reserved bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def _replay_device(
     np.add.at(delta, pieces.born[later], pieces.size[later])
     np.subtract.at(delta, pieces.died[gone], pieces.size[gone])
     signs = np.zeros(len(ACTIONS), np.int64)
-    for name, sign in _SEGMENT_SIGNS.items():
+    for name, sign in SEGMENT_SIGNS.items():
         signs[CODE[name]] = sign
     got = np.where(sized, signs[action] * size, 0)
     ts_ns, timed = _read_history_times(select_rows(trace.nullable("allocations", "ts_ns"), rows))

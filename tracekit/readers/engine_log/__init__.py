@@ -57,7 +57,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     """
     log, losses = read_log(Path(source.path), EngineValues, _add_engine_lines, on_bytes)
     tables = log.make_tables(want)
-    meta = {"element_count": len(log.value), "absolute_time": False}
+    meta = {"element_count": len(log.value) or len(log.device_memory.line), "absolute_time": False}
     return [Trace(source, Frames(tables), tuple(_note_skipped_engine_lines(log, losses, source.name)), meta)]
 
 
@@ -90,7 +90,17 @@ def _note_skipped_engine_lines(log: EngineValues, losses: list[DataLoss], source
     counts: tuple[tuple[NoteSeverity, str, str, int], ...] = (
         ("warning", "log-long-line", "lines of over 1 MiB were passed over", log.too_long),
         ("info", "log-not-finite", "logged values that are not finite numbers were left out", log.not_finite),
-        ("warning", "log-cut", f"values beyond the first {MAX_VALUES:,} were left out", log.over + log.requests.over),
-        ("info", "log-empty", "an engine's log without any statistics", int(not log.value and not log.requests.line)),
+        (
+            "warning",
+            "log-cut",
+            f"values beyond the first {MAX_VALUES:,} were left out",
+            log.over + log.requests.over + log.device_memory.over,
+        ),
+        (
+            "info",
+            "log-empty",
+            "an engine's log without any statistics",
+            int(not (log.value or log.requests.line or log.device_memory.line)),
+        ),
     )
     return note_log_losses(losses, counts, source)

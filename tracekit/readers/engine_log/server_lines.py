@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracekit.model.text.patterns import compile_lazily
+from tracekit.readers.engine_log.device_memory import MEMORY_MARKS, add_device_memory_line, add_sleep, add_wake
 from tracekit.readers.engine_log.values import EngineValues
 
 VLLM, SGLANG = "vllm", "sglang"
@@ -13,6 +14,7 @@ SERVER_MARKS = (
     *("Avg prompt throughput: ", "Decode batch", "Prefill batch", "Retract requests", "Req Time Stats("),
     *("PreemptionMode.", "Sleep mode freed", "CuMemAllocator: sleep freed", " to fall asleep", " to wake up"),
     *("args: {", "server_args=ServerArgs(", "LLM engine (v", "GPU KV cache size: "),
+    *MEMORY_MARKS,
 )
 """Marks of the lines that are read: each has at least one."""
 
@@ -59,6 +61,7 @@ _SGLANG_LEVELS = {
     "cuda graph": "cuda_graph",
 }
 _SGLANG_COUNTS = {"#new-token": "prefill_tokens", "#cached-token": "cached_tokens"}
+_BATCH_MARKS = ("Decode batch", "Prefill batch", "Retract requests")
 _RETRACTED = compile_lazily(r"#retracted_reqs: ([0-9]{1,10})")
 
 _SETTING = compile_lazily(
@@ -81,10 +84,12 @@ def add_server_line(line: str, number: int, log: EngineValues) -> None:
         return
     text = _ANSI.sub("", line) if "\x1b" in line else line
     ts_ns = read_line_time(text, log)
+    if add_device_memory_line(text, number, ts_ns, log.device_memory):
+        return
     if "Req Time Stats(" in text:
         _add_sglang_request(text, number, log)
         return
-    if "Decode batch" in text or "Prefill batch" in text or "Retract requests" in text:
+    if any(mark in text for mark in _BATCH_MARKS):
         _add_sglang_batch(text, number, ts_ns, log)
         return
     is_sglang = "server_args=" in text
@@ -146,12 +151,16 @@ def _add_vllm_statistics(text: str, number: int, ts_ns: int | None, who: tuple[s
 def _add_vllm_sleep(text: str, number: int, ts_ns: int | None, who: tuple[str, str], log: EngineValues) -> None:
     """Add what a sleep freed, the times of falling asleep and waking up, and the size of the KV cache."""
     if slept := _SLEPT.search(text):
-        log.add(number, ts_ns, who, "sleep_freed_bytes", round(float(slept[1]) * GIB), "count")
+        freed_bytes = round(float(slept[1]) * GIB)
+        log.add(number, ts_ns, who, "sleep_freed_bytes", freed_bytes, "count")
+        add_sleep(text, number, freed_bytes, log.device_memory)
     if used := _IN_USE.search(text):
         log.add(number, ts_ns, who, "sleep_in_use_bytes", round(float(used[1]) * GIB), "count")
     if took := _SLEEP_TIME.search(text):
         key = "fall_asleep_s" if took[2] == "fall asleep" else "wake_up_s"
         log.add(number, ts_ns, who, key, float(took[1]), "count")
+        if key == "wake_up_s":
+            add_wake(text, number, log.device_memory)
     if size := _KV_TOKENS.search(text):
         digits = size[1].replace(",", "")
         if digits:

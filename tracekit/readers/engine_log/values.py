@@ -12,6 +12,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns, choose_narrowest, make_nullable_numbers
 from tracekit.model.trace import Want
+from tracekit.readers.engine_log.device_memory import DeviceMemoryLines
 from tracekit.readers.request_rows import RequestRows
 
 MAX_VALUES = 2_000_000
@@ -83,6 +84,7 @@ class EngineValues:
     engines: set[str] = field(default_factory=set[str])
     clock: LogClock = field(default_factory=LogClock)
     requests: RequestRows = field(default_factory=RequestRows)
+    device_memory: DeviceMemoryLines = field(default_factory=DeviceMemoryLines)
     too_long: int = 0
     not_finite: int = 0
     over: int = 0
@@ -112,6 +114,8 @@ class EngineValues:
         tables = {"engine_log": self.make_table()} if self.value and want.table("engine_log") else {}
         if self.requests.line and want.table("engine_requests"):
             tables["engine_requests"] = self.requests.make_table()
+        if self.device_memory.line and want.table("device_memory_lines"):
+            tables["device_memory_lines"] = self.device_memory.make_table()
         return tables
 
     def make_table(self) -> Columns:
