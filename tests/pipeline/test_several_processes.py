@@ -41,7 +41,8 @@ def answers(result):
 
 
 ALONE = [firing for firing in FIRES.values() if isinstance(firing.rows, list)]
-OF_RANKS = [firing for firing in FIRES.values() if not isinstance(firing.rows, list)]
+# A flight-recorder dump is of one rank, which its file name has.
+OF_RANKS = [firing for rule, firing in FIRES.items() if not isinstance(firing.rows, list) and rule != "hang"]
 
 
 @pytest.mark.parametrize(
