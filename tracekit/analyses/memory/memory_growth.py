@@ -21,6 +21,7 @@ from tracekit.job.memory.trend import (
     label_series,
     list_logged_series,
     list_profiled_series,
+    make_growth_limits,
 )
 from tracekit.job.report.instances import pick_instances
 from tracekit.model.report import Finding, Instance, Metric, Place, Section, Severity, Verdict
@@ -82,7 +83,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("memory_steps") and not measured.row_count("step_levels"):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
-    limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
+    limit, limits = thresholds.of("memory-growth"), make_growth_limits(thresholds.of("memory-growth"))
     series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
         reason = "no step to compare: levels are relative to the start of the recording, or no step is known"
@@ -116,19 +117,6 @@ def _headline_slopes(all_series: Sequence[Series]) -> Iterator[Metric]:
             text = f"growth of {what}{kind} memory per step, median over processes"
             name = f"{kind.lower()}_floor_slope"
             yield Metric(name, round(middle), "bytes", "lower", round(low), round(high), text)
-
-
-def _make_limits(thresholds: Thresholds) -> GrowthLimits:
-    limit = thresholds.of("memory-growth")
-    return GrowthLimits(
-        int(limit["min_steps"]),
-        limit["slope_bytes"],
-        limit["slope_ratio"],
-        limit["flat_bytes"],
-        limit["p_likely"],
-        limit["p_strong"],
-        limit["late_ratio"],
-    )
 
 
 def _report_kept_stacks(
@@ -307,7 +295,7 @@ def _judge_group(
     thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
     """Judge one group of series: a finding if it grows, a verdict if it has too few steps."""
-    limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
+    limit, limits = thresholds.of("memory-growth"), make_growth_limits(thresholds.of("memory-growth"))
     first, all_series = members[0].series.of, [member.series for member in members]
     what = f"{first.kind} memory"
     if first.role is not None:

@@ -12,12 +12,13 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.memory.survivors import OWNER
+from tracekit.job.memory.trend import make_growth_limits
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
-from tracekit.model.stats.trend import GROWS, GrowthLimits, Slope, compute_theil_sen, label_growth, measure_growth
+from tracekit.model.stats.trend import GROWS, Slope, compute_theil_sen, label_growth, measure_growth
 from tracekit.model.tables.frame import Frame, from_rows, sum_of
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -144,15 +145,7 @@ def _judge_series(
     if len(series.steps) < limit["min_steps"]:
         reason = f"{series.who}: {len(series.steps)} of at least {int(limit['min_steps'])} snapshots"
         return Verdict("reserved-growth", "insufficient data", reason + where)
-    limits = GrowthLimits(
-        int(limit["min_steps"]),
-        limit["slope_bytes"],
-        limit["slope_ratio"],
-        limit["flat_bytes"],
-        limit["p_likely"],
-        limit["p_strong"],
-        limit["late_ratio"],
-    )
+    limits = make_growth_limits(limit)
     reserved = measure_growth(series.steps, series.reserved, limits)
     label = label_growth(reserved, limits)
     if label not in GROWS or reserved.slope is None:

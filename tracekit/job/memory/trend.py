@@ -123,6 +123,19 @@ class Series:
         return self.quantity in ("requested", "allocated")
 
 
+def make_growth_limits(limit: Mapping[str, float]) -> GrowthLimits:
+    """Make the limits of growth from the thresholds of a rule."""
+    return GrowthLimits(
+        int(limit["min_steps"]),
+        limit["slope_bytes"],
+        limit["slope_ratio"],
+        limit["flat_bytes"],
+        limit["p_likely"],
+        limit["p_strong"],
+        limit["late_ratio"],
+    )
+
+
 def number_allocators(rows: Frame) -> tuple[list[Allocator], Ints]:
     """Return (the allocators in the order of their first rows, the number of that of each row)."""
     groups = rows.group_by(*Allocator._fields)
