@@ -74,7 +74,7 @@ READABLE = {
     "chrome/kineto_tb_plugin": 4,
     "chrome/rl_insight": 6,
     "chrome/tracelens": 9,
-    "chrome/verl_cpu": 66,
+    "chrome/verl_cpu": 67,
     "memory/CPU_torch2.13": 5,
     "memory/LfieLike+SketchKV2": 1,
     "memory/MAGMA27+assignment2-systems": 1,

@@ -234,3 +234,12 @@ def test_a_small_finding_that_is_not_predicted_is_after_a_small_saving(tmp_path)
     )
     assert found["predicted"].saving.alone_ns == 2_400
     assert (found["predicted"].rank, found["unknown"].rank, found["unknown"].saving) == (1, 2, None)
+
+
+def test_findings_about_the_recording_rank_by_their_cost(tmp_path):
+    """Start-up of 60 % of the capture is before a saving of 15 %, a cost of the same share is not."""
+    found, _ = predict(
+        [graph_of(tmp_path)],
+        finding("predicted", "one"), finding("unknown", cost=240_000), finding("start-up", cost=240_000),
+    )  # fmt: skip
+    assert sorted(found, key=lambda rule: found[rule].rank) == ["start-up", "predicted", "unknown"]

@@ -43,6 +43,9 @@ BUSY_RULES = frozenset(
 )
 """Rules about time in which GPUs are busy, if only with a collective: they give no reason for idle GPUs."""
 
+RECORDING_RULES = frozenset(("profiling-artefact", "slow-first-iterations", "start-up"))
+"""Rules about what else was recorded than a usual step: they limit all other findings, so their cost is no upper bound."""
+
 MOST_COVERED = 0.5
 """Share of the cost of a symptom from which on other findings cover it."""
 
@@ -209,7 +212,8 @@ def _rank_findings(
     """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
 
     Of findings whose shares have the same severity, those with a predicted saving are first: without a prediction the
-    share is that of the cost, an upper bound. Symptoms count with their cost less the share that others explain.
+    share is that of the cost, an upper bound. Findings about the recording rank by their cost alone. Symptoms count
+    with their cost less the share that others explain.
     """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
@@ -217,14 +221,15 @@ def _rank_findings(
     others = [key for key in rest if key not in last]
     shares = {key: _measure_share(finding, list(findings.values())) for key, finding in findings.items()}
     others.sort(key=lambda key: -shares[key])
+    bounds = {key for key, each in findings.items() if key not in planned and each.rule not in RECORDING_RULES}
     order = {
-        key: (SEVERITIES.index(thresholds.severity(share)), key not in planned, -share) for key, share in shares.items()
+        key: (SEVERITIES.index(thresholds.severity(share)), key in bounds, -share) for key, share in shares.items()
     }
     return _merge_queues([*plans, others], order) + last
 
 
 _Importance = tuple[int, bool, float]
-"""Severity of a share, whether it is not predicted, and the share: smaller ones first."""
+"""Severity of a share, whether it is an upper bound, and the share: smaller ones first."""
 
 
 def _merge_queues(queues: Sequence[Sequence[int]], order: Mapping[int, _Importance]) -> list[int]:
