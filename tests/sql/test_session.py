@@ -455,3 +455,49 @@ def test_a_duckdb_of_your_own_reads_the_parquet_files_as_the_page_says(tmp_path)
     assert all(0 < share < 1 for _, _, share in rows)
     for path in tmp_path.iterdir():
         assert duckdb.sql(f"SELECT count(*) FROM '{path}'").fetchall()[0][0] >= 0
+
+
+class Interrupted:
+    """A connection that is interrupted in its call of this number, the way DuckDB reports it: here and in its cursors."""
+
+    def __init__(self, inner, last):
+        self.inner, self.calls, self.last = inner, 0, last
+
+    def __getattr__(self, name):
+        value = getattr(self.inner, name)
+        return self.counted(value) if callable(value) else value
+
+    def counted(self, call):
+        def run(*arguments):
+            self.calls += 1
+            if self.calls == self.last:
+                raise RuntimeError("Query interrupted")
+            result = call(*arguments)
+            return Cursor(self, result) if hasattr(result, "fetchmany") else result
+
+        return run
+
+
+class Cursor:
+    def __init__(self, connection, inner):
+        self.connection, self.inner = connection, inner
+
+    def __getattr__(self, name):
+        value = getattr(self.inner, name)
+        return self.connection.counted(value) if callable(value) else value
+
+
+@pytest.mark.parametrize("text", ["SELECT things.name FROM things, others", "EXPLAIN SELECT 1", "FROM duckdb_columns()"])
+@pytest.mark.parametrize("limits", [None, (5, 100)])
+def test_an_interrupt_of_any_call_of_a_statement_is_an_interrupt(text, limits):
+    """DuckDB makes a RuntimeError of Ctrl-C wherever it is at: while it parses, plans, loads or fetches."""
+    for number in range(1, 100):
+        opened = SqlSession([THINGS, OTHERS], lambda names, with_step: {"things": things()})
+        opened._connection = connection = Interrupted(opened._connection, number)
+        try:
+            opened.run(opened.statements(text)[0], limits).rows(5)
+        except KeyboardInterrupt:
+            continue
+        break
+    assert connection.calls < number
+    assert number > 3

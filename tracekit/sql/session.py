@@ -66,10 +66,8 @@ class StatementResult:
 
     def rows(self, limit: int) -> list[tuple[Any, ...]]:
         """Fetch the next `limit` rows."""
-        try:
+        with _convert_duckdb_errors():
             rows: list[tuple[Any, ...]] = self.cursor.fetchmany(limit)
-        except (RuntimeError, _import_duckdb().Error) as error:
-            raise _convert_duckdb_error(error) from None
         return rows
 
 
@@ -104,7 +102,8 @@ class SqlSession:
 
         `limits` is (rows, characters per cell): DuckDB truncates larger results before they become Python objects.
         """
-        text = statements.parse_single_statement(statement, self._connection)
+        with _convert_duckdb_errors():
+            text = statements.parse_single_statement(statement, self._connection)
         meta = statements.parse_table_info(text, self.catalog)
         if meta is not None:
             return StatementResult(meta.names, _RowCursor(meta.rows(self.catalog)))
@@ -120,20 +119,21 @@ class SqlSession:
             return self._bounded(text, *limits)
         cursor = self._execute(text)
         if statements.is_explain(text):
-            plans = "\n".join(plan for _, plan in cursor.fetchall())
+            plans = "\n".join(plan for _, plan in StatementResult((), cursor).rows(_BLOCK))
             return StatementResult(("plan",), _RowCursor(zip(plans.splitlines())))
         return StatementResult(tuple(column[0] for column in cursor.description), cursor)
 
     def _bounded(self, text: str, rows: int, characters: int) -> StatementResult:
         """Run a query limited to its first rows, with long cells truncated."""
-        described = self._execute(f"DESCRIBE {text}").fetchall()
+        described = StatementResult((), self._execute(f"DESCRIBE {text}")).rows(_BLOCK)
         names, types = tuple(row[0] for row in described), [row[1] for row in described]
         result = StatementResult((), self._execute(limit_query_cells(text, types, rows, characters)))
         return StatementResult(names, _RowCursor(merge_cell_columns(row, types) for row in result.rows(rows)))
 
     def statements(self, text: str) -> list[str]:
         """Split a text into its statements; raise `TracekitError` if it is not valid SQL."""
-        return statements.split_statements(text, self._connection)
+        with _convert_duckdb_errors():
+            return statements.split_statements(text, self._connection)
 
     def interrupt(self) -> None:
         """Interrupt the running statement from another thread."""
@@ -141,17 +141,14 @@ class SqlSession:
 
     def _check(self, text: str) -> None:
         """Validate the statement before filling any table."""
-        if not statements.is_explainable(text):
-            return
-        try:
-            self._connection.execute(f"EXPLAIN {text}")
-        except _import_duckdb().Error as error:
-            raise explain_duckdb_error(error, self.catalog, text) from None
+        if statements.is_explainable(text):
+            self._execute(f"EXPLAIN {text}")
 
     def _names(self, text: str) -> list[str]:
         """List the tables that a statement names; fall back to its words if DuckDB cannot say."""
         try:
-            named = {name.lower() for name in self._connection.get_table_names(text)}
+            with _convert_interrupts():
+                named = {name.lower() for name in self._connection.get_table_names(text)}
         except _import_duckdb().Error:
             named = statements.collect_words(text)
             if function := statements.find_composed_query(text):
@@ -203,7 +200,8 @@ class SqlSession:
             if column in columns.arrays:
                 arrays[column] = convert_for_pandas(_make_scannable(columns[column]))
                 expressions.append(_format_view_column(column, columns[column]))
-        self._connection.register(rows, make_frame(arrays, len(columns)))
+        with _convert_interrupts():
+            self._connection.register(rows, make_frame(arrays, len(columns)))
         self._execute(f"CREATE VIEW {name} AS SELECT {', '.join(expressions)} FROM {quote_sql_name(rows)}")
         self._described.discard(table.name)
         for view in self._views.values():
@@ -213,7 +211,7 @@ class SqlSession:
 
     def _kind(self, name: str) -> str:
         """Get the DuckDB kind of a table: a view of rows, or an empty table."""
-        views = self._connection.execute("SELECT view_name FROM duckdb_views()").fetchall()
+        views = StatementResult((), self._execute("SELECT view_name FROM duckdb_views()")).rows(_BLOCK)
         return "VIEW" if (name,) in views else "TABLE"
 
     def _describe(self, names: Iterable[str]) -> None:
@@ -229,23 +227,32 @@ class SqlSession:
 
     def _execute(self, text: str) -> Any:
         """Execute a statement within the time limit and return its cursor."""
-        try:
-            with _interrupt_after(self._limit_s, self._connection.interrupt):
-                return self._connection.execute(text)
-        except (RuntimeError, _import_duckdb().Error) as error:
-            raise _convert_duckdb_error(error, self.catalog, text) from None
+        with (
+            _convert_duckdb_errors(self.catalog, text),
+            _interrupt_after(self._limit_s, self._connection.interrupt),
+        ):
+            return self._connection.execute(text)
 
 
-def _convert_duckdb_error(
-    error: Exception, tables: Mapping[str, Table] | None = None, statement: str = ""
-) -> BaseException:
-    """Convert an exception of DuckDB to the one that tracekit raises.
+@contextlib.contextmanager
+def _convert_duckdb_errors(tables: Mapping[str, Table] | None = None, statement: str = "") -> Iterator[None]:
+    """Convert what DuckDB raises in the body to what tracekit raises."""
+    try:
+        with _convert_interrupts():
+            yield
+    except _import_duckdb().Error as error:
+        raise explain_duckdb_error(error, tables, statement) from None
 
-    DuckDB turns Ctrl-C into a RuntimeError; this turns it back into KeyboardInterrupt.
-    """
-    if isinstance(error, _import_duckdb().Error):
-        return explain_duckdb_error(error, tables, statement)
-    return KeyboardInterrupt() if str(error) == _INTERRUPTED else error
+
+@contextlib.contextmanager
+def _convert_interrupts() -> Iterator[None]:
+    """Convert the RuntimeError that DuckDB makes of Ctrl-C back to KeyboardInterrupt. Every call of a connection needs it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from None
+        raise
 
 
 @contextlib.contextmanager
