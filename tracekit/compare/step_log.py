@@ -47,15 +47,11 @@ from tracekit.model.trace import Measurements
 KEY: Key = (UNPROFILED, None, None)
 STEP: Key = (STEP_TIME, None, None)
 
-MIN_PROFILER_CALL_NS = 1_000_000
-"""Shortest start or stop call that had an effect; drivers call both in every step."""
-
 MAX_BYTES = 64 * 2**20
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1e7
 """Limits of a table of step times."""
 
-_START, _STOP = "timing_s/start_profile", "timing_s/stop_profile"
 _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JSON lines)"
 
 
@@ -93,11 +89,7 @@ def list_driver_logs(
         if not log.step_ns:
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
-        logged = measured.frame("logged")
-        settings = find_log_settings(measured, run, log.source)
-        profiled = _find_profiled_steps(
-            logged.filter(logged.is_in("source", tuple(log.sources)))
-        ) | list_profiled_steps(settings)
+        profiled = log.profiled | list_profiled_steps(find_log_settings(measured, run, log.source))
         content = _find_log_digest(measured, log.source)
         of_run = {
             key[0]: dict(zip(metric.runs, metric.values, strict=True)).get(str(run), ())
@@ -137,29 +129,6 @@ def _make_recorded_values(run: str, values: Iterable[_LoggedValue]) -> Frame:
     """Make a frame of `COLUMNS` of the values of one run."""
     rows = [(run, None, None, step, None, stage, name, float(value)) for step, stage, name, value in values]
     return from_rows(COLUMNS, rows)
-
-
-def _find_profiled_steps(logged: Frame) -> frozenset[int]:
-    """Find the steps in which a profiler started or stopped, and those between."""
-    logged = logged.filter(~logged.is_missing("step"))
-    starts, stops = _find_steps_of_call(logged, _START), _find_steps_of_call(logged, _STOP)
-    profiled = set(starts)
-    pending: list[int] | None = None
-    for step in sorted(set(logged.values("step"))):
-        if step in starts:
-            pending = []
-        if pending is not None:
-            pending.append(step)
-        if step in stops:
-            profiled.update(pending or (), (step,))
-            pending = None
-    return frozenset(profiled)
-
-
-def _find_steps_of_call(logged: Frame, name: str) -> set[int]:
-    """Find the steps in which a call of this name took long enough to have had an effect."""
-    is_long = logged.equals("name", name) & (logged.integers("dur_ns") >= MIN_PROFILER_CALL_NS)
-    return set(logged.filter(is_long).values("step"))
 
 
 def read_step_table(path: Path, label: str) -> StepLog:

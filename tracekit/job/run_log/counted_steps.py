@@ -64,12 +64,19 @@ def choose_counted_steps(log: RunLog, profiled_steps: Collection[int] = ()) -> S
 
 
 def _find_warm_up_rows(log: RunLog) -> Mask:
-    """Find the first rows of each part."""
-    starts = np.flatnonzero(np.diff(log.part, prepend=-1) != 0)
-    sizes = np.diff(starts, append=len(log))
+    """Find the first rows of each part, with the tries that ran again: these ran first, too."""
+    part, step = log.part, log.step
+    if log.first_tries is not None:
+        part, step = np.append(part, log.first_tries.part), np.append(step, log.first_tries.step)
+    order = np.lexsort((step, part))
+    starts = np.flatnonzero(np.diff(part[order], prepend=-1) != 0)
+    sizes = np.diff(starts, append=len(part))
     first = np.select([sizes >= 10, sizes >= 7, sizes >= LEAST_STEPS], [3, 2, 1], 0)
-    place = np.arange(len(log)) - np.repeat(starts, sizes)
-    return place < np.repeat(first, sizes)
+    place = np.empty(len(part), np.int64)
+    place[order] = np.arange(len(part)) - np.repeat(starts, sizes)
+    limit = np.empty(len(part), np.int64)
+    limit[order] = np.repeat(first, sizes)
+    return np.asarray(place < limit)[: len(log)]
 
 
 def _find_marked_rows(log: RunLog) -> Mask:
