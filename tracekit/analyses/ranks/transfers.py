@@ -119,7 +119,7 @@ class WeightSync:
     `comm_bytes` and `copy_bytes` are per step and process, `rate` is their sum over the wall in GB/s. `best` is the fastest
     single transfer of at least 1 MiB of the kinds that the sync uses. `comm_share` and `copy_share`: share of their time that
     its collectives and copies take at the best rate of their own kind. `waits` is whether the wall may include waits for other
-    ranks.
+    ranks, and `is_timed` whether the step was timed as a whole.
     """
 
     run: str | None
@@ -136,6 +136,7 @@ class WeightSync:
     comm_share: float | None = None
     copy_share: float | None = None
     waits: bool = True
+    is_timed: bool = True
 
     @property
     def ratio(self) -> float | None:
@@ -159,8 +160,20 @@ def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
     for run, log in map_run_driver_logs(measured).items():
         times = log.map_stage_ns(WEIGHT_SYNC_STAGE)
         if times and not cells.equals("run", run).any():
-            step_ns = _compute_median([log.step_ns[step] for step in times if step in log.step_ns])
-            yield WeightSync(run, None, "log", float(np.median(list(times.values()))), step_ns, len(times))
+            logged_ns = log.step_ns or _sum_step_timers(measured, run)
+            step_ns = _compute_median([logged_ns[step] for step in times if step in logged_ns])
+            wall = float(np.median(list(times.values())))
+            yield WeightSync(run, None, "log", wall, step_ns, len(times), is_timed=bool(log.step_ns))
+
+
+def _sum_step_timers(measured: Measurements, run: str | None) -> dict[int, int]:
+    """Sum the timers of each step of a log that does not time its steps, ns: the step without the time in no timer."""
+    return {
+        step: round(seconds * 1e9)
+        for steps in list_logged_steps(measured)
+        if steps.log.run == run
+        for step, seconds in zip(steps.log.step.tolist(), steps.step_s.tolist(), strict=True)
+    }
 
 
 def _compute_median(values: Sequence[int] | Ints) -> float | None:
@@ -380,6 +393,8 @@ def _list_weight_sync_caveats(sync: WeightSync, total_bytes: float) -> Iterator[
         yield "the first sync after loading takes longer: few steps were recorded"
     if not total_bytes:
         yield "its bytes were not recorded"
+    if not sync.is_timed:
+        yield "the log does not time the whole step: the share is of the sum of its timers"
 
 
 # Copies between device and host
