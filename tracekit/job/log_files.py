@@ -5,7 +5,7 @@ repeats at most half of the steps. Logs with other values in the same steps are 
 TensorBoard writes an event file per start: those of one directory are always one run. Weights & Biases writes a directory per
 start: files with the same id are always one run.
 
-Steps that ran again after a restart count once, by their last try: it is the one that the training went on from. This is decided
+Steps that ran again after a restart count once, by their last try: it is the one that training continued from. This is decided
 here for all questions (`join_log_parts`).
 """
 
@@ -192,7 +192,7 @@ def _join_files(rows: Frame) -> tuple[str, Frame]:
 def _mark_last_tries(rows: Frame) -> npt.NDArray[np.bool_]:
     """Mark the rows of the last try of each step: those of the last part that times it.
 
-    A part that logs a step without its time did not run it: a resumed run validates before its first step. Steps that no part
+    A part without the time of a step did not run the step: a resumed run validates before its first step. Steps that no part
     times count in the last part that has them.
     """
     part = rows.integers("part")
