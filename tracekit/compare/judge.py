@@ -470,8 +470,12 @@ def _list_comparison_warnings(
         yield "engines: throughput also depends on load and response lengths: compare runs of the same requests"
     if step.name == RAY_SPAN:
         yield from _warn_of_timelines(base, opt)
-    if step.name in (ENGINE_METRICS[0], RAY_SPAN):
-        return
+    elif step.name != ENGINE_METRICS[0]:
+        yield from _warn_of_recordings(base, opt, step)
+
+
+def _warn_of_recordings(base: ComparedSide, opt: ComparedSide, step: Change) -> Iterator[str]:
+    """Warn of the limits of steps by their source: no step marks, logs alone, or a profiler's overhead."""
     if has_no_steps(base) or has_no_steps(opt):
         yield from _warn_of_missing_step_marks(step)
     elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples, map_engine_settings
-from tracekit.job.ray_samples import collect_ray_samples, join_ray_samples
+from tracekit.job.ray.samples import collect_ray_samples, join_ray_samples
 from tracekit.job.run_log.disagreement import describe_step_disagreement
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.sessions import RunSpan, list_run_spans

@@ -65,7 +65,7 @@ METRICS: Mapping[str, MetricKind] = {
     "engine_kv_ratio": MetricKind("KV cache in use", "ratio", "neither", "mean", pieces="mean"),
     "engine_preemptions": MetricKind("preemptions per minute", "", "lower", "mean", pieces="mean"),
     "ray_span": MetricKind("first to last task of Ray", "ns", "lower", "max"),
-    "ray_function_time": MetricKind("any task of it running", "ns", "lower", "max"),
+    "ray_function_time": MetricKind("any of its tasks running", "ns", "lower", "max"),
     "ray_task_time": MetricKind("task, median", "ns", "lower", "max", pieces="mean"),
     "ray_function_count": MetricKind("tasks", "count", "neither", "sum", exact=True),
     "sm_active": MetricKind("SMs active", "ratio", "higher", "mean", pieces="mean"),

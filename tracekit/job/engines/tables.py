@@ -206,7 +206,7 @@ def _summarize_gpu(levels: Frame) -> tuple[Any, ...]:
 
 
 def _summarize_sampled(levels: Frame, names: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-    """Summarize the levels of what was sampled: its run, its name, the samples, and its values by (key, summary)."""
+    """Summarize the levels of one GPU or process: run, name, samples, and the values by (key, summary)."""
     values = {(row["key"], name): row[name] for row in levels.rows("key", *_SUMMARIES) for name in _SUMMARIES}
     cells = (values.get(name) for name in names)
     return levels.values("run")[0], levels.values("engine")[0], int(levels.integers("count").max()), *cells

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tracekit.job.ray_tasks import RayRun, list_ray_runs
+from tracekit.job.ray.tasks import RayRun, list_ray_runs
 from tracekit.job.steps.metric_samples import Key, MetricSamples
 from tracekit.model.intervals import merge_intervals
 from tracekit.model.metrics import RAY_FUNCTION_COUNT, RAY_FUNCTION_TIME, RAY_SPAN, RAY_TASK_TIME
