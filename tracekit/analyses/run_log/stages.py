@@ -264,6 +264,8 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
         steps.compute_price(hours),
         "",
     )
+    if len(steps.first_tries_s):
+        yield _make_first_tries_row(steps)
     for mean_s, stage in costs:
         yield _make_stage_row(steps, stage, mean_s, wall_s)
     share, hours = residual_s / wall_s, steps.compute_gpu_hours(residual_s)
@@ -279,8 +281,6 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
         steps.compute_price(hours),
         _describe_longest_gap(steps),
     )
-    if len(steps.first_tries_s):
-        yield _make_first_tries_row(steps)
 
 
 def _make_first_tries_row(steps: LoggedSteps) -> tuple[Any, ...]:

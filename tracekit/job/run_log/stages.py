@@ -9,23 +9,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tracekit.job.run_log.counted_steps import Mask, SteadySteps, choose_counted_steps
+from tracekit.job.run_log.counted_steps import PERIODIC, Mask, SteadySteps, choose_counted_steps, drop_idle_calls
 from tracekit.job.run_log.nesting import find_nested_steps
 from tracekit.job.run_log.settings import Setting, find_log_settings, list_profiled_steps
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs, name_logged_stage
 from tracekit.model.recording.rl_frameworks import StageTimer
 from tracekit.model.records import dataclass
-from tracekit.model.stages import VALIDATION
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements, derive_once
 from tracekit.model.units import format_quantity
 
 Where = Literal["inside", "outside", "nested", "overlapping"]
 """Position of a timer: inside or outside the step's own time, nested in another timer, or parallel to the step."""
-
-PERIODIC = (VALIDATION, "save")
-"""Stages that run in every k-th step."""
 
 _PROFILER_CALLS = frozenset({"step", "start_profile", "stop_profile"})
 
@@ -228,6 +224,8 @@ def _list_logged_timers(log: RunLog, mode: TrainerMode) -> Iterator[LoggedStage]
             where = "outside"
         seconds = log.series[name] * (1.0 if timer is None else timer.seconds)
         canonical = name_logged_stage(log.framework, name, label)
+        if canonical in PERIODIC:
+            seconds = drop_idle_calls(seconds)
         yield LoggedStage(label, canonical, seconds, where, label in mode.waits, outer)
 
 
