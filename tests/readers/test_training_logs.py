@@ -205,6 +205,11 @@ def test_trl(tmp_path, as_text, bar):
     assert find_framework(TRL).title == "TRL"
 
 
+def test_trl_under_srun_with_labels(tmp_path):
+    lines = (f"0:   1%|          | {step}/2264 [01:22<2:55:16,  4.68s/it]\n0: {TRL}\n" for step in (17, 18))
+    assert load(put(tmp_path, "".join(lines))) == {17: TRL, 18: TRL}
+
+
 def test_a_dictionary_of_trl_that_follows_the_progress_bar_on_its_line(tmp_path):
     """The bar goes to the error stream without a line break, so both are on one line of a joined log."""
     lines = (f" {step}%|█▎        | {step}/400 [20:01<2:01:46, 20.94s/it]{TRL}\n" for step in (51, 52))

@@ -32,7 +32,7 @@ from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples
 from tracekit.job.frames import divide_or_none
 from tracekit.job.run_log.settings import find_log_settings, list_profiled_steps
-from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
+from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps, sum_step_timers
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
@@ -86,7 +86,8 @@ def list_driver_logs(
     engines = collect_engine_samples(measured)
     step_logs = []
     for run, log in logs_by_run.items():
-        if not log.step_ns:
+        step_ns = log.step_ns or (sum_step_timers(measured, run) if run in by_run else {})
+        if not step_ns:
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
         profiled = log.profiled | list_profiled_steps(find_log_settings(measured, run, log.source))
@@ -95,7 +96,7 @@ def list_driver_logs(
             key[0]: dict(zip(metric.runs, metric.values, strict=True)).get(str(run), ())
             for key, metric in engines.items()
         }
-        recorded = _convert_driver_log(name, log)
+        recorded = _convert_driver_log(name, replace(log, step_ns=step_ns))
         strip = strip_by_run.get((run or "", log.source))
         step_logs.append(StepLog(recorded, profiled, content, by_run.get(run), engines=of_run, strip=strip))
     if not step_logs:

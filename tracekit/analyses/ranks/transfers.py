@@ -17,7 +17,7 @@ from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_cost_instances, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.run_log.settings import describe_proposals
-from tracekit.job.run_log.stages import list_logged_steps
+from tracekit.job.run_log.stages import list_logged_steps, sum_step_timers
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
@@ -160,20 +160,10 @@ def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
     for run, log in map_run_driver_logs(measured).items():
         times = log.map_stage_ns(WEIGHT_SYNC_STAGE)
         if times and not cells.equals("run", run).any():
-            logged_ns = log.step_ns or _sum_step_timers(measured, run)
+            logged_ns = log.step_ns or sum_step_timers(measured, run)
             step_ns = _compute_median([logged_ns[step] for step in times if step in logged_ns])
             wall = float(np.median(list(times.values())))
             yield WeightSync(run, None, "log", wall, step_ns, len(times), is_timed=bool(log.step_ns))
-
-
-def _sum_step_timers(measured: Measurements, run: str | None) -> dict[int, int]:
-    """Sum the timers of each step of a log that does not time its steps, ns: the step without the time in no timer."""
-    return {
-        step: round(seconds * 1e9)
-        for steps in list_logged_steps(measured)
-        if steps.log.run == run
-        for step, seconds in zip(steps.log.step.tolist(), steps.step_s.tolist(), strict=True)
-    }
 
 
 def _compute_median(values: Sequence[int] | Ints) -> float | None:

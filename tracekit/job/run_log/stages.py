@@ -143,6 +143,16 @@ def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
     return tuple(made)
 
 
+def sum_step_timers(measured: Measurements, run: str | None) -> dict[int, int]:
+    """Sum the timers of each step of a run, ns, where its framework never times the whole step; empty for any other log."""
+    return {
+        step: round(seconds * 1e9)
+        for steps in list_logged_steps(measured)
+        if steps.log.run == run and not steps.log.framework.step_keys
+        for step, seconds in zip(steps.log.step.tolist(), steps.step_s.tolist(), strict=True)
+    }
+
+
 def resolve_logged_stages(log: RunLog, profiled_steps: Collection[int] = ()) -> LoggedSteps | None:
     """Resolve the timers of a log into disjoint stages; None if the log has no time of a step.
 
