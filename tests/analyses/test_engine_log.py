@@ -152,7 +152,7 @@ def test_processes_of_gpus_have_a_row_each(tmp_path):
         text += "    0        1234     G      -      -     97      0    chrome --type=g\n    1           -     -      -      -      -      -    -\n"
     found = report(write_sources(tmp_path, {"pmon.txt": text.encode()}))
     first, second = rows(found, "engine-log", "machine_processes")
-    assert (first["GPU and process"], first["samples"]) == ("GPU 0, python 5678", 3)
+    assert (first["GPU and process"], first["samples"], first["active"]) == ("GPU 0, python 5678", 3, 2)
     assert (first["busy"], first["most busy"]) == (pytest.approx(0.85), pytest.approx(0.9))
     assert (first["memory used"], first["most"]) == (pytest.approx(5120 / 3 * 2**20), 3 * 2**30)
     assert (second["GPU and process"], second["busy"]) == ("GPU 0, chrome --type=g 1234", None)

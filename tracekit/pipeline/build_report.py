@@ -277,7 +277,7 @@ _ENGINE_TABLES = (
     (
         "engine-log",
         "machine_processes",
-        ("run", "process", "samples", "busy_ratio", "memory_bytes", "memory_peak_bytes"),
+        ("run", "process", "samples", "active_samples", "busy_ratio", "memory_bytes", "memory_peak_bytes"),
     ),
 )
 """The same of engines and machines, where no profile was given."""

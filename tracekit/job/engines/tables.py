@@ -148,7 +148,7 @@ def make_sampled_process_table(measured: Measurements) -> Sheet:
     cells = [_summarize_process(of_process) for of_process in rows.group_by("run", "source", "engine").frames()]
     headings = parse_headings(_BY_PROCESS)
     frame = from_rows(("run", *(heading.name for heading in headings)), cells)
-    caption = "A sample without a value is not in its mean: nvidia-smi prints none for a process that ran no kernel."
+    caption = "Busy: mean of the active samples, in which nvidia-smi prints a share."
     return make_sheet(
         "machine_processes",
         "Processes on the GPUs, as sampled",
@@ -161,7 +161,8 @@ def make_sampled_process_table(measured: Measurements) -> Sheet:
 _BY_PROCESS = """
     process | GPU and process | text | Its command and process id.
     samples | samples | count
-    busy_ratio | busy | ratio | Share of time with a kernel of the process, mean.
+    active_samples | active | count | Samples with a share of time: nvidia-smi prints `-` for a process that ran nothing.
+    busy_ratio | busy | ratio | Share of time with a kernel of the process, mean of the active samples.
     busy_most_ratio | most busy | ratio | Highest sample.
     memory_busy_ratio | memory traffic | ratio | Mean.
     memory_bytes | memory used | bytes | Mean.
@@ -169,8 +170,8 @@ _BY_PROCESS = """
 """
 
 _PROCESS_CELLS = (
-    *(("gpu_busy_ratio", "mean"), ("gpu_busy_ratio", "high"), ("memory_busy_ratio", "mean")),
-    *(("memory_used_bytes", "mean"), ("memory_used_bytes", "high")),
+    *(("gpu_busy_ratio", "count"), ("gpu_busy_ratio", "mean"), ("gpu_busy_ratio", "high")),
+    *(("memory_busy_ratio", "mean"), ("memory_used_bytes", "mean"), ("memory_used_bytes", "high")),
 )
 
 
@@ -212,7 +213,7 @@ def _summarize_sampled(levels: Frame, names: Sequence[tuple[str, str]]) -> tuple
     return levels.values("run")[0], levels.values("engine")[0], int(levels.integers("count").max()), *cells
 
 
-_SUMMARIES = ("mean", "low", "high")
+_SUMMARIES = ("mean", "low", "high", "count")
 
 
 def list_engine_caveats(records: Sequence[EngineRecord]) -> Iterator[str]:
