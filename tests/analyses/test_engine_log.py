@@ -142,3 +142,19 @@ def test_gpus_of_a_machine_have_a_row_each(tmp_path):
     assert (first["memory used"], first["most"]) == (2 * 2**30, 3 * 2**30)
     assert second["busy"] is None
     assert found.findings == ()
+
+
+def test_processes_of_gpus_have_a_row_each(tmp_path):
+    """python is sampled at 80 and 90 % of time and not at all in between; its memory is 1,024, 1,024 and 3,072 MiB."""
+    text = "# gpu         pid   type     sm    mem     fb   ccpm    command\n# Idx           #    C/G      %      %     MB     MB    name\n"
+    for busy, size in (("80", 1024), ("-", 1024), ("90", 3072)):
+        text += f"    0        5678     C     {busy:>2}     40   {size}      0    python\n"
+        text += "    0        1234     G      -      -     97      0    chrome --type=g\n    1           -     -      -      -      -      -    -\n"
+    found = report(write_sources(tmp_path, {"pmon.txt": text.encode()}))
+    first, second = rows(found, "engine-log", "machine_processes")
+    assert (first["GPU and process"], first["samples"], first["active"]) == ("GPU 0, python 5678", 3, 2)
+    assert (first["busy"], first["most busy"]) == (pytest.approx(0.85), pytest.approx(0.9))
+    assert (first["memory used"], first["most"]) == (pytest.approx(5120 / 3 * 2**20), 3 * 2**30)
+    assert (second["GPU and process"], second["busy"]) == ("GPU 0, chrome --type=g 1234", None)
+    assert found.findings == ()
+    assert not any(sheet.name == "machine_gpus" for part in found.sections for sheet in part.sheets)

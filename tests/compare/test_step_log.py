@@ -247,3 +247,14 @@ def test_logs_of_real_drivers():
     assert steps.values("value")[3] == pytest.approx(80e6, rel=0.02)
     (known,) = read_step_logs([folder / "v091_e2e_continuous" / "metrics.jsonl"], ONE)
     assert known.profiled == frozenset({1, 2, 4}), "started in 1, stopped in 2; both in 4"
+
+
+def test_a_log_that_does_not_time_its_steps_is_compared_by_the_sum_of_its_timers(tmp_path):
+    """AReaL logs no whole step: 50 + 30 s, then 40 + 30 s."""
+    for side, rollout in (("base", 50.0), ("opt", 40.0)):
+        data = {"timeperf/rollout": rollout, "timeperf/train_step": 30.0}
+        lines = [json.dumps({"step": step, "data": data}) + "\n" for step in range(1, 13)]
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "metrics.jsonl").write_text("".join(lines))
+    found = compare_paths([tmp_path / "base"], [tmp_path / "opt"], Options(jobs=1)).comparison
+    assert (found.headline.base, found.headline.opt) == (80e9, 70e9)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.job.run_log.nesting import MOST_EXCESS, find_nested_steps
-from tracekit.job.run_log.stages import resolve_logged_stages
+from tracekit.job.run_log.stages import find_logged_period, resolve_logged_stages
 from tracekit.job.run_log.values import RunLog
 from tracekit.model.recording.rl_frameworks import find_framework
 from tracekit.pipeline import analyze
@@ -123,3 +123,47 @@ def test_the_table_names_the_steps_in_which_a_timer_is_nested(tmp_path):
     assert table["reward"]["mean_ns"] == round(7 * 8 / 9 * 1e9)
     assert table["(in no timer)"]["mean_ns"] == 2 * 10**9
     assert "within other timers, not added: reward (in 2 of 12 steps)" in report.section("run-log").caveats
+
+
+SLIME = {
+    "perf/sleep_time": 5.324, "perf/update_weights_time": 2.530, "perf/wake_up_time": 2.576,
+    "perf/data_preprocess_time": 0.056, "perf/train_wait_time": 347.606, "perf/log_probs_time": 17.182,
+    "perf/actor_train_time": 46.912, "perf/train_time": 64.718, "perf/step_time": 412.324, "perf/save_model_time": 30.0,
+}  # fmt: skip
+"""Times of one step as slime's console prints them; the wait contains sleep, wake-up, the sync and the checkpoint."""
+
+
+def test_all_that_slime_does_between_trainings_is_within_its_wait():
+    """347.606 + 17.182 + 46.912 + 0.056 of 412.324: 0.568 in no timer."""
+    values = {name: np.full(8, seconds) for name, seconds in SLIME.items()}
+    log = RunLog(None, "log", find_framework(values), np.zeros(8, np.int64), np.arange(8), values)
+    steps = resolve_logged_stages(log)
+    added = {stage.canonical: stage.seconds[0] for stage in steps.stages if stage.is_added}
+    assert added == {"gen": 347.606, "old_log_prob": 17.182, "update_actor": 46.912, "data_preprocess": 0.056}
+    assert steps.residual_s == pytest.approx(np.full(8, 0.568))
+
+
+def test_a_validation_that_is_timed_in_every_step_counts_where_it_ran():
+    """AReaL times the call in each step: 1 ms, and 20 s in every fourth. Its checkpoint of every step takes 0.2 s."""
+    evals = np.where(np.arange(1, 17) % 4 == 0, 20.0, 0.001)
+    values = {
+        "timeperf/rollout": np.full(16, 50.0), "timeperf/train_step": np.full(16, 30.0),
+        "timeperf/eval": evals, "timeperf/save": np.full(16, 0.2),
+    }  # fmt: skip
+    log = RunLog(None, "log", find_framework(values), np.zeros(16, np.int64), np.arange(1, 17), values)
+    steps = resolve_logged_stages(log)
+    (validation,) = [stage for stage in steps.stages if stage.canonical == "test"]
+    assert find_logged_period(steps, validation) == 4
+    assert steps.average_stage_seconds(validation) == 5
+    # Without the first three steps and the four validations.
+    assert steps.counted.steady_count == 9
+    assert steps.step_s[steps.counted.steady] == pytest.approx(np.full(9, 80.2))
+
+
+def test_tokens_per_second_of_all_gpus_of_roll_are_not_those_of_one():
+    values = {"time/step_total": np.full(8, 60.0), "time/step_train": np.full(8, 20.0), "system/tps": np.full(8, 9e3)}
+    log = RunLog(None, "log", find_framework(values), np.zeros(8, np.int64), np.arange(8), values)
+    assert resolve_logged_stages(log).get_steady(*log.framework.throughput) is None
+    values |= {"system/tps_gpu": np.full(8, 1e3)}
+    log = RunLog(None, "log", find_framework(values), np.zeros(8, np.int64), np.arange(8), values)
+    assert resolve_logged_stages(log).get_steady(*log.framework.throughput).tolist() == [1e3] * 6

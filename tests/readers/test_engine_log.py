@@ -203,6 +203,59 @@ def test_dmon_gives_times_with_a_date_only(tmp_path):
     assert load(put(tmp_path, text, "timed.txt"))["engine_log"]["ts_ns"].isna().all()
 
 
+PMON = (
+    "# gpu         pid   type     sm    mem    enc    dec    jpg    ofa     fb   ccpm    command \n"
+    "# Idx           #    C/G      %      %      %      %      %      %     MB     MB    name \n"
+    "    0       3485     C     93     41      -      -      -      -  70000      0    python         \n"
+    "    0       3490   C+G      -      -      -      -      -      -     16      0    chrome --type=g\n"
+    "    1          -     -      -      -      -      -      -      -      -      -    -              \n"
+    "    2          -     -      -      -      -      -      -      -      -      -                   \n"
+)
+
+
+def test_pmon_has_a_row_per_process_and_none_for_a_gpu_without_one(tmp_path):
+    rows = load(put(tmp_path, PMON + PMON.replace(" 93 ", " 42 "), "pmon.txt"))["engine_log"]
+    assert set(rows["system"]) == {"nvidia-smi pmon"}
+    first = rows[rows["line"] == 3]
+    assert dict(zip(zip(first["engine"], first["key"], strict=True), first["value"], strict=True)) == {
+        ("GPU 0, python 3485", "gpu_busy_ratio"): pytest.approx(0.93),
+        ("GPU 0, python 3485", "memory_busy_ratio"): pytest.approx(0.41),
+        ("GPU 0, python 3485", "memory_used_bytes"): 70_000 * 2**20,
+        ("GPU 0, chrome --type=g 3490", "memory_used_bytes"): 16 * 2**20,
+    }  # fmt: skip
+    again = rows[rows["line"] == 9]
+    assert again["value"].tolist()[0] == pytest.approx(0.42)
+    assert sorted(set(rows["line"])) == [3, 9]
+    assert rows["ts_ns"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("# gpu        pid  type    sm   mem   enc   dec   command", "    0      25729     C    94    57     0     0   python"),
+        ("# gpu        pid  type    fb    sm   mem   enc   dec   command", "    0  25729     C  7669    94    57     -     -   python"),
+        ("#Time        gpu         pid   type     sm    mem    command", " 10:00:05      0      25729      C     94     57    python"),
+    ],
+    ids=["older", "memory first", "time only"],
+)  # fmt: skip
+def test_other_columns_and_orders_of_pmon(tmp_path, header, row):
+    rows = load(put(tmp_path, f"{header}\n{row}\n", "pmon.txt"))["engine_log"]
+    busy = rows[rows["key"] == "gpu_busy_ratio"]
+    assert (busy["engine"].tolist(), busy["value"].tolist()) == (["GPU 0, python 25729"], [pytest.approx(0.94)])
+    assert rows["ts_ns"].isna().all()
+
+
+def test_pmon_gives_times_with_a_date(tmp_path):
+    text = (
+        "#Date       Time        gpu         pid   type     sm    mem    command\n"
+        "#YYYYMMDD   HH:MM:SS    Idx           #    C/G      %      %    name\n"
+        " 20260901   10:00:05      1        3485      C     50      7    python\n"
+    )
+    rows = load(put(tmp_path, text, "dated.txt"))["engine_log"]
+    assert rows["engine"].tolist() == ["GPU 1, python 3485"] * 2
+    assert set(rows["ts_ns"]) == {1_788_256_805 * SECOND}  # date -u -d '2026-09-01 10:00:05' +%s
+
+
 def test_dcgm_gives_the_levels_of_the_device_too(tmp_path):
     text = "#Entity   GPUTL  FBUSD  SMACT  POWER  TMPTR\nID\nGPU 0   93  500  0.41  512.5  N/A\n"
     assert values(tmp_path, *text.splitlines()) == {
@@ -225,7 +278,7 @@ def test_samples_without_a_header_are_refused_with_a_remedy(tmp_path):
 
 
 @pytest.mark.parametrize("text", [
-    b"# gpu         pid   type     sm    mem\n# Idx           #    C/G      %      %\n    0    2094147     C     92     52\n",
+    b"# gpu         pid   type     sm    mem\n", b"# gpu         pid   type    command\n",
     b"# HELP gpu sm\n", b"# gpu\n", b"", b"\0", b"{}", b"[]", b"hello\n", b"INFO 09-01 10:00:00 something else\n", b"timestamp,value\n1,2\n",
     b'{"traceEvents": [{"name": "Avg prompt throughput: 1.0 tokens/s"}]}', b'[{"name": "Decode batch"}]',
     b"# TYPE python_gc_objects counter\npython_gc_objects 1\n", b"step:3 - timing_s/gen:1.2 - a:1\n",

@@ -1,13 +1,15 @@
 """Scrapes of rl-insight's gauges as a training log: a record per step, names of verl, and gauges that keep their value."""
 
+import json
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model.errors import TraceFormatError
+from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.trace import Source, Want
+from tracekit.pipeline.run import discover_sources
 from tracekit.readers import READERS, driver_log
 from tracekit.readers.driver_log.gauges import restore_metric_name
 from tracekit.readers.loading import load
@@ -119,3 +121,15 @@ def test_damaged_scrapes_give_rows_or_the_documented_error(tmp_path_factory, see
     rows = trace["log_values"]
     assert rows["step"].ge(0).all()
     assert rows["value"].abs().lt(float("inf")).all()
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_events_that_rl_insight_gathered_are_named_and_left_aside(tmp_path, indent):
+    """The form of its documents: a list of rows with role, name, rank_id and times in ms."""
+    row = {
+        "name": "actor_update", "role": "actor_update", "domain": "default", "start_time_ms": 1773285899045.8768,
+        "end_time_ms": 1773285902987.04, "duration_ms": 3941.16325, "rank_id": 3, "tid": 3550589859,
+    }  # fmt: skip
+    (tmp_path / "summary_event_data.json").write_text(json.dumps([row, row], indent=indent))
+    with pytest.raises(TracekitError, match="not read: 1 × events that rl-insight gathered from traces"):
+        discover_sources(tmp_path)

@@ -205,6 +205,19 @@ def test_trl(tmp_path, as_text, bar):
     assert find_framework(TRL).title == "TRL"
 
 
+def test_trl_under_srun_with_labels(tmp_path):
+    lines = (f"0:   1%|          | {step}/2264 [01:22<2:55:16,  4.68s/it]\n0: {TRL}\n" for step in (17, 18))
+    assert load(put(tmp_path, "".join(lines))) == {17: TRL, 18: TRL}
+
+
+def test_a_dictionary_of_trl_that_follows_the_progress_bar_on_its_line(tmp_path):
+    """The bar goes to the error stream without a line break, so both are on one line of a joined log."""
+    lines = (f" {step}%|█▎        | {step}/400 [20:01<2:01:46, 20.94s/it]{TRL}\n" for step in (51, 52))
+    path = put(tmp_path, "".join(lines))
+    assert load(path) == {51: TRL, 52: TRL}
+    assert "log-numbered" not in notes(read(path, "driver_log"))
+
+
 @pytest.mark.parametrize(
     "prefix", ["", "[2026-09-01 10:00:00,123] [INFO] [pipeline.py (99)] ", "(RLVRPipeline pid=5) "]
 )
@@ -280,10 +293,10 @@ TIMERS = {
         idle/validation weight_sync offload_before_refit prepare_for_generation/total
         prepare_for_generation/transfer_and_update_weights policy_training policy_and_reference_logprobs""",
     "openrlhf": "make_experience ppo_train broadcast generation",
-    "slime": "train train_wait actor_train log_probs ref_log_probs data_preprocess rollout update_weights",
+    "slime": "train train_wait actor_train log_probs ref_log_probs data_preprocess rollout update_weights sleep wake_up save_model",
     "areal": """rollout recompute_logp ref_logp critic_values compute_advantage train_step update_weights save eval
         rollout_pause""",
-    "roll": "generate train model_update",
+    "roll": "generate train model_update rollout ref_log_probs_values_reward old_log_probs_values",
     "trl": "queue_wait weight_sync forward wait_scoring",
 }
 """Labels of the timers that each framework logs, by what its code is known to log."""

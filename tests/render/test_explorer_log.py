@@ -145,3 +145,11 @@ def test_a_profile_with_its_log_has_no_row_of_the_log():
     report = analyze(LOG.parent, timeline=True)
     assert len(report.timeline.processes) == 12
     assert analyze(LOG.parent).timeline is None
+
+
+def test_tries_that_ran_again_are_no_stage_of_the_page(tmp_path):
+    """Steps 4 to 6 ran again: the table of the report has a row of their GPU-hours, the page has steps only."""
+    steps = [(number, {"gen": 6.0, "step": 10.0}) for number in (*range(1, 7), *range(4, 13))]
+    page, _ = write_page(write_log(tmp_path, *steps))
+    assert [row[0] for row in page.head["overview"]["rows"]] == ["(step, wall)", "gen", "(in no timer)"]
+    assert len(list_stages(page)) == 12

@@ -19,6 +19,7 @@ from tracekit.model.metrics import (
     METRICS,
     PER_WORK,
     RANGE_CADENCE,
+    RAY_SPAN,
     STAGE_TIME,
     STEP_AND_STAGES,
     STEP_TIME,
@@ -71,19 +72,23 @@ _NUMBER = itemgetter(1)  # the step number in a step's id
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
 ENGINE_KEY: Key = (ENGINE_METRICS[0], None, None)
 """Throughput of rollout engines."""
+RAY_KEY: Key = (RAY_SPAN, None, None)
+"""Length of a timeline of Ray."""
 
 
 def choose_headline_metric(base: ComparedSide, opt: ComparedSide, *, force: bool = False) -> Key:
     """Choose the metric that the headline compares.
 
     It is the unprofiled step if both sides have it, else the profiled step. Of logs of engines alone it is their
-    throughput. Without step marks it is the unit of work that both sides have, or with `force` the whole recording.
+    throughput, of timelines of Ray alone their length. Without step marks it is the unit of work that both sides have, or with `force` the whole recording.
     """
     both = base.samples.keys() & opt.samples.keys()
     if UNPROFILED_STEP in both:
         return UNPROFILED_STEP
-    if ENGINE_KEY in both and not any(key in side.samples for key in (STEP, WINDOW_KEY) for side in (base, opt)):
-        return ENGINE_KEY
+    if not any(key in side.samples for key in (STEP, WINDOW_KEY) for side in (base, opt)):
+        for key in (ENGINE_KEY, RAY_KEY):
+            if key in both:
+                return key
     if not (has_no_steps(base) or has_no_steps(opt)):
         return STEP
     unit = choose_work_unit(base, opt)

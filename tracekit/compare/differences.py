@@ -8,13 +8,14 @@ from math import log, log1p
 from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import format_short_amount
 from tracekit.compare.noise import NoiseFile
-from tracekit.compare.sides import ENGINE_PREFIX, ComparedSide, is_all_positive
+from tracekit.compare.sides import ENGINE_PREFIX, ComparedSide, average_runs, is_all_positive
 from tracekit.job.sessions import LEAST_SESSIONS, SESSION_GAP_NS, count_sessions, measure_session_gap
-from tracekit.model.metrics import METRICS, PER_WORK, STAGE_TIME
+from tracekit.model.metrics import METRICS, PER_WORK, RAY_FUNCTION_COUNT, STAGE_TIME, STEP_TIME, UNPROFILED, WINDOW
 from tracekit.model.records import dataclass
 from tracekit.model.stats.speedup import Speedup, compute_speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, choose_verdict
 from tracekit.model.tables.frame import concat, sum_of
+from tracekit.model.text.labels import join_first_few
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def list_side_differences(base: ComparedSide, opt: ComparedSide) -> tuple[Differ
         *_list_setting_differences(base, opt),
         *_find_different_work(base, opt),
         *_list_work_amount_differences(base, opt),
+        *_list_task_differences(base, opt),
     ]
     return tuple(sorted(unlike, key=lambda difference: (not difference.blocking, difference.name)))
 
@@ -60,12 +62,35 @@ def has_blocking_difference(differences: Iterable[Difference]) -> bool:
 
     Different amounts of work forbid only verdicts on whole times.
     """
-    return any(unlike.blocking and unlike.name not in PER_WORK for unlike in differences)
+    return any(unlike.blocking and unlike.name not in _AMOUNTS for unlike in differences)
 
 
 def has_uneven_work(differences: Iterable[Difference]) -> bool:
     """Check whether the work per step differs so much that whole times cannot be compared."""
-    return any(unlike.blocking and unlike.name in PER_WORK for unlike in differences)
+    return any(unlike.blocking and unlike.name in _AMOUNTS for unlike in differences)
+
+
+_TASKS = "tasks of Ray"
+_AMOUNTS = (*PER_WORK, _TASKS)
+"""Differences of the amount of work, which forbid verdicts on whole times alone."""
+
+MOST_FUNCTIONS = 3
+"""Most functions of Ray that a difference names."""
+
+
+def _list_task_differences(base: ComparedSide, opt: ComparedSide) -> Iterator[Difference]:
+    """List the difference in the numbers of Ray's tasks, where no steps are compared: timelines with other tasks have other lengths."""
+    if any((name, None, None) in side.samples for name in (STEP_TIME, UNPROFILED, WINDOW) for side in (base, opt)):
+        return
+    before, after = (
+        {key[2]: average_runs(metric) for key, metric in side.samples.items() if key[0] == RAY_FUNCTION_COUNT}
+        for side in (base, opt)
+    )
+    unlike = sorted(str(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if before and after and unlike:
+        what = f"other numbers of {join_first_few(unlike, MOST_FUNCTIONS)}: compare the median task, not whole times"
+        base_tasks, opt_tasks = (f"{sum(of_side.values()):,.0f}" for of_side in (before, after))
+        yield Difference(_TASKS, base_tasks, opt_tasks, blocking=True, meaning=what)
 
 
 def _list_fact_differences(base: ComparedSide, opt: ComparedSide) -> Iterator[Difference]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 import numpy as np
 
 from tracekit.compare.comparison import Change, Difference, LengthChange, LengthComparison, Word
-from tracekit.job.run_log.counted_steps import Mask
+from tracekit.job.run_log.counted_steps import PERIODIC, Mask
 from tracekit.job.run_log.lengths import LEAST_STEPS_OF_TWO
-from tracekit.job.run_log.stages import PERIODIC, LoggedSteps
+from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.metrics import UNPROFILED, UNPROFILED_STAGE
 from tracekit.model.stats.equal_length import (
@@ -23,6 +23,7 @@ from tracekit.model.stats.equal_length import (
     fit_at_length,
     measure_range_overlap,
 )
+from tracekit.model.units import format_quantity
 
 MIN_VERDICT_STEPS = 15
 """Fewest steady steps per side for a word."""
@@ -178,7 +179,7 @@ def describe_compared_lengths(lengths: LengthComparison | None) -> list[str]:
         return []
     text = (
         f"times are at equal length ({lengths.at:,.0f} tokens per step): "
-        f"{lengths.base_tokens:,.0f} and {lengths.opt_tokens:,.0f} were logged, and their ranges overlap by {lengths.overlap:.0%}"
+        f"{lengths.base_tokens:,.0f} and {lengths.opt_tokens:,.0f} were logged, and their ranges overlap by {format_quantity(lengths.overlap, 'ratio')}"
     )
     if lengths.overlap <= LEAST_OVERLAP:
         return [f"{text}: no verdict"]

@@ -9,6 +9,7 @@ from math import log
 from tracekit.compare.amdahl import add_step_speedups, format_speedup_with_interval
 from tracekit.compare.changes import (
     ENGINE_KEY,
+    RAY_KEY,
     STEP,
     ComparisonChoices,
     choose_headline_metric,
@@ -62,6 +63,8 @@ from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     PER_WORK,
     RANGE_CADENCE,
+    RAY_FUNCTION_TIME,
+    RAY_SPAN,
     STEP_TIME,
     UNPROFILED,
     WINDOW,
@@ -238,7 +241,7 @@ def _describe_without_odd_run(
     base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
 ) -> Iterator[str]:
     """Describe the change without a run that lies far from all others of its side."""
-    if key == ENGINE_KEY:
+    if key in (ENGINE_KEY, RAY_KEY):
         return
     sides = [base.samples[key], opt.samples[key]]
     for place, side in enumerate((base, opt)):
@@ -285,8 +288,8 @@ def _withhold_verdicts(changes: Iterable[Change], *, blocked: bool, uneven: bool
 def _attribute_headline_change(
     base: ComparedSide, opt: ComparedSide, key: Key, choices: ComparisonChoices
 ) -> Attribution | None:
-    """Attribute the change of profiled steps if both sides have them, paired as far as they allow; None for engines."""
-    if key == ENGINE_KEY:
+    """Attribute the change of profiled steps if both sides have them, paired as far as they allow; None for engines and Ray."""
+    if key in (ENGINE_KEY, RAY_KEY):
         return None
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
     pairs, _ = choose_pairing(base.samples[timed], opt.samples[timed], choices.paired)
@@ -402,6 +405,7 @@ def _describe_inputs(base: ComparedSide, opt: ComparedSide, memory: MemoryChange
     for side in sides:
         yield from describe_logs(side)
         yield from _describe_engine_samples(side)
+        yield from _describe_ray_samples(side)
     if memory is not None:
         yield from memory.reading
 
@@ -412,6 +416,23 @@ def _describe_engine_samples(side: ComparedSide) -> Iterator[str]:
     if windows is not None:
         runs, count = len(windows.runs), sum(map(len, windows.values))
         yield f"{side.name}, engines: {runs} {choose_plural(runs, 'run')}, {count:,} windows with requests"
+
+
+def _describe_ray_samples(side: ComparedSide) -> Iterator[str]:
+    """Describe the timelines of Ray of a side: runs, functions."""
+    spans = side.samples.get(RAY_KEY)
+    if spans is not None:
+        runs, functions = len(spans.runs), sum(key[0] == RAY_FUNCTION_TIME for key in side.samples)
+        yield (
+            f"{side.name}: {runs} {choose_plural(runs, 'timeline')} of Ray, {functions} {choose_plural(functions, 'function')}"
+        )
+
+
+def _warn_of_timelines(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:
+    """Warn of the limits of two timelines of Ray: their ends are not those of steps, and their spread may be unknown."""
+    if min(len(side.samples[RAY_KEY].runs) for side in (base, opt)) < 2:
+        yield "one timeline on a side: how much timelines vary is unknown, so no change has an interval"
+    yield "timelines have no steps: each is compared as a whole, with its start-up"
 
 
 def _describe_side_input(side: ComparedSide, steps: MetricSamples) -> str:
@@ -443,11 +464,18 @@ def _list_comparison_warnings(
     yield from list_confounder_warnings(base, opt)
     yield from dict.fromkeys((*base.notes, *opt.notes))
     yield from _warn_of_same_files(base, opt)
-    yield from step.notes
+    if step.name != RAY_SPAN:
+        yield from step.notes
     if ENGINE_KEY in base.samples and ENGINE_KEY in opt.samples:
         yield "engines: throughput also depends on load and response lengths: compare runs of the same requests"
-    if step.name == ENGINE_METRICS[0]:
-        return
+    if step.name == RAY_SPAN:
+        yield from _warn_of_timelines(base, opt)
+    elif step.name != ENGINE_METRICS[0]:
+        yield from _warn_of_recordings(base, opt, step)
+
+
+def _warn_of_recordings(base: ComparedSide, opt: ComparedSide, step: Change) -> Iterator[str]:
+    """Warn of the limits of steps by their source: no step marks, logs alone, or a profiler's overhead."""
     if has_no_steps(base) or has_no_steps(opt):
         yield from _warn_of_missing_step_marks(step)
     elif not (_has_profiled_steps(base) or _has_profiled_steps(opt)):

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracekit.job.driver_log import map_run_driver_logs
 from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples, map_engine_settings
+from tracekit.job.ray.samples import collect_ray_samples, join_ray_samples
 from tracekit.job.run_log.disagreement import describe_step_disagreement
 from tracekit.job.run_log.stages import LoggedSteps
 from tracekit.job.sessions import RunSpan, list_run_spans
@@ -98,7 +99,7 @@ def build_side(name: str, inputs: Sequence[ComparedInput], drop_first: int | Non
     rates = compute_work_rates(counted, parse_world_size(fingerprint), _choose_work_metric(counted))
     return ComparedSide(
         name,
-        {**counted, **rates, **engines},
+        {**counted, **rates, **engines, **_collect_ray_metrics(inputs, renamed, copies)},
         left_out.steps,
         fingerprint,
         tuple(_list_sound_measurements(inputs)),
@@ -133,10 +134,29 @@ def _collect_engine_metrics(
         found = collect_engine_samples(part.measured) if part.measured is not None else {}
         for (name, _, _), metric in found.items():
             for run, of_run in zip(metric.runs, metric.values, strict=True):
-                label = names.get(run, run if len(inputs) == 1 else f"{part.label}/{run} ({number + 1})")
+                label = names.get(run, _label_run(run, inputs, number))
                 if label not in copies:
                     values.setdefault(label, {})[name] = of_run
     return join_engine_samples(values)
+
+
+def _collect_ray_metrics(
+    inputs: Sequence[ComparedInput], renamed: Sequence[Mapping[str, str]], copies: Container[str]
+) -> dict[Key, MetricSamples]:
+    """Collect the values of Ray's timelines of all inputs by run."""
+    values: dict[str, Mapping[Key, float]] = {}
+    for number, (part, names) in enumerate(zip(inputs, renamed, strict=True)):
+        found = {} if part.measured is None else collect_ray_samples(part.measured)
+        for run, of_run in found.items():
+            label = names.get(run, _label_run(run, inputs, number))
+            if label not in copies:
+                values[label] = of_run
+    return join_ray_samples(values)
+
+
+def _label_run(run: str, inputs: Sequence[ComparedInput], number: int) -> str:
+    """Label a run without values by step, among those of all inputs."""
+    return run if len(inputs) == 1 else f"{inputs[number].label}/{run} ({number + 1})"
 
 
 def average_runs(metric: MetricSamples) -> float:
@@ -285,9 +305,10 @@ def parse_world_size(fingerprint: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _has_engine_samples(part: ComparedInput) -> bool:
-    """Check whether an input has logs of rollout engines."""
-    return part.measured is not None and part.measured.row_count("engine_samples") > 0
+def _has_samples_without_steps(part: ComparedInput) -> bool:
+    """Check whether an input has logs of rollout engines or timelines of Ray."""
+    measured = part.measured
+    return measured is not None and any(map(measured.row_count, ("engine_samples", "ray_tasks")))
 
 
 def _read_input_values(part: ComparedInput) -> Frame:
@@ -295,7 +316,7 @@ def _read_input_values(part: ComparedInput) -> Frame:
     if part.values is not None:
         return _coerce_value_types(part.label, {name: part.values.values(name) for name in COLUMNS})
     sheet = part.report.values
-    if sheet is None and _has_engine_samples(part):
+    if sheet is None and _has_samples_without_steps(part):
         return from_rows(COLUMNS, [])
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):

@@ -32,7 +32,7 @@ from tracekit.job.driver_log import RunDriverLog, map_run_driver_logs
 from tracekit.job.engines.compared import collect_engine_samples, join_engine_samples
 from tracekit.job.frames import divide_or_none
 from tracekit.job.run_log.settings import find_log_settings, list_profiled_steps
-from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
+from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps, sum_step_timers
 from tracekit.job.steps.metric_samples import COLUMNS, Key, MetricSamples, collect_samples
 from tracekit.job.steps.throughput import MOST_WORK, compute_work_rates
 from tracekit.job.steps.warm_up import DroppedStep, LeftOutSteps
@@ -47,15 +47,11 @@ from tracekit.model.trace import Measurements
 KEY: Key = (UNPROFILED, None, None)
 STEP: Key = (STEP_TIME, None, None)
 
-MIN_PROFILER_CALL_NS = 1_000_000
-"""Shortest start or stop call that had an effect; drivers call both in every step."""
-
 MAX_BYTES = 64 * 2**20
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1e7
 """Limits of a table of step times."""
 
-_START, _STOP = "timing_s/start_profile", "timing_s/stop_profile"
 _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JSON lines)"
 
 
@@ -90,20 +86,17 @@ def list_driver_logs(
     engines = collect_engine_samples(measured)
     step_logs = []
     for run, log in logs_by_run.items():
-        if not log.step_ns:
+        step_ns = log.step_ns or (sum_step_timers(measured, run) if run in by_run else {})
+        if not step_ns:
             continue
         name = label if len(logs_by_run) == 1 or run is None else f"{label}/{run}"
-        logged = measured.frame("logged")
-        settings = find_log_settings(measured, run, log.source)
-        profiled = _find_profiled_steps(
-            logged.filter(logged.is_in("source", tuple(log.sources)))
-        ) | list_profiled_steps(settings)
+        profiled = log.profiled | list_profiled_steps(find_log_settings(measured, run, log.source))
         content = _find_log_digest(measured, log.source)
         of_run = {
             key[0]: dict(zip(metric.runs, metric.values, strict=True)).get(str(run), ())
             for key, metric in engines.items()
         }
-        recorded = _convert_driver_log(name, log)
+        recorded = _convert_driver_log(name, replace(log, step_ns=step_ns))
         strip = strip_by_run.get((run or "", log.source))
         step_logs.append(StepLog(recorded, profiled, content, by_run.get(run), engines=of_run, strip=strip))
     if not step_logs:
@@ -137,29 +130,6 @@ def _make_recorded_values(run: str, values: Iterable[_LoggedValue]) -> Frame:
     """Make a frame of `COLUMNS` of the values of one run."""
     rows = [(run, None, None, step, None, stage, name, float(value)) for step, stage, name, value in values]
     return from_rows(COLUMNS, rows)
-
-
-def _find_profiled_steps(logged: Frame) -> frozenset[int]:
-    """Find the steps in which a profiler started or stopped, and those between."""
-    logged = logged.filter(~logged.is_missing("step"))
-    starts, stops = _find_steps_of_call(logged, _START), _find_steps_of_call(logged, _STOP)
-    profiled = set(starts)
-    pending: list[int] | None = None
-    for step in sorted(set(logged.values("step"))):
-        if step in starts:
-            pending = []
-        if pending is not None:
-            pending.append(step)
-        if step in stops:
-            profiled.update(pending or (), (step,))
-            pending = None
-    return frozenset(profiled)
-
-
-def _find_steps_of_call(logged: Frame, name: str) -> set[int]:
-    """Find the steps in which a call of this name took long enough to have had an effect."""
-    is_long = logged.equals("name", name) & (logged.integers("dur_ns") >= MIN_PROFILER_CALL_NS)
-    return set(logged.filter(is_long).values("step"))
 
 
 def read_step_table(path: Path, label: str) -> StepLog:

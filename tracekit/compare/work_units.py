@@ -19,6 +19,7 @@ from tracekit.model.metrics import (
     OUT_OF_MEMORY,
     PER_WORK,
     RANGE_CADENCE,
+    RAY_SPAN,
     STAGE_TIME,
     STEP_TIME,
     WINDOW,
@@ -40,6 +41,7 @@ _COUNTED = {
     STAGE_TIME: ("time", "times"),
     WINDOW: ("recording", "recordings"),
     ENGINE_METRICS[0]: ("window", "windows"),
+    RAY_SPAN: ("timeline", "timelines"),
 }
 """Names of the samples of a headline that is not a step."""
 

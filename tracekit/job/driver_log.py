@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from tracekit.job.frames import COUNTED_ANEW
-from tracekit.job.log_files import join_log_parts
+from tracekit.job.log_files import JoinedLog, join_log_parts
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS, list_step_keys, map_timers
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
@@ -74,8 +75,9 @@ def parse_timed_stage(name: str) -> str | None:
 class RunDriverLog:
     """Log of one run: `stage_times` has step, canonical, dur_ns; `step_ns` is the step time by step number.
 
-    `sources` are all files of a restarted run. `work` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
-    a step the longest counts, as they may be nested.
+    Of a step that ran again after a restart, the last try counts. `sources` are all files of a restarted run. `work` has the tokens, samples and
+    images by step number (empty where not logged). Of several timers of one stage in a step the longest counts, as they may be nested. `profiled`
+    are the steps in which a profiler ran.
     """
 
     source: str
@@ -83,6 +85,7 @@ class RunDriverLog:
     stage_times: Frame
     step_ns: Mapping[int, int]
     work: Mapping[str, Mapping[int, float]]
+    profiled: frozenset[int] = frozenset()
 
     def map_stage_ns(self, stage: str) -> dict[int, int]:
         """Map step numbers to the logged time of one stage, ns."""
@@ -100,7 +103,7 @@ def map_run_driver_logs(measured: Measurements) -> dict[Any, RunDriverLog]:
     logged = measured.frame("logged").select("run", *_READ_COLUMNS)
     by_run: dict[Any, RunDriverLog] = {}
     for of_run in logged.filter(~logged.is_missing("step")).group_by("run").frames():
-        by_run[of_run.values("run")[0]] = _make_driver_log(*join_log_parts(of_run))
+        by_run[of_run.values("run")[0]] = _make_driver_log(join_log_parts(of_run))
     return by_run
 
 
@@ -115,10 +118,10 @@ def describe_unused_logs(measured: Measurements) -> list[str]:
     return [f"{len(unused)} more {files} of {runs} {verb} not used"]
 
 
-def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
-    """Sort the rows of one log into stages, steps and work; of a restarted log, the last part of each step counts."""
-    sources = frozenset(logged.distinct("source").values("source"))
-    logged = _select_last_parts(logged.select("part", *_READ_COLUMNS[2:]))
+def _make_driver_log(joined: JoinedLog) -> RunDriverLog:
+    """Sort the rows of one log into stages, steps and work."""
+    sources = (rows.distinct("source").values("source") for rows in (joined.rows, joined.first_tries))
+    logged = joined.rows.select(*_READ_COLUMNS[2:])
     by_name = logged.group_by("name")
     stages = texts([parse_timed_stage(name or "") for name in by_name.agg().values("name")])
     logged = logged.with_columns(step=logged.integers("step"), canonical=select_rows(stages, by_name.number))
@@ -129,21 +132,41 @@ def _make_driver_log(source: str, logged: Frame) -> RunDriverLog:
         # A validation before training is not a step, nor is one whose line was truncated.
         longest = longest.filter(np.isin(longest.integers("step"), list(step_ns)))
     return RunDriverLog(
-        source,
-        sources,
+        joined.source,
+        frozenset(chain.from_iterable(sources)),
         longest.sort("step", "canonical"),
         step_ns,
         {name: _map_first_logged_name(logged, names, "value") for name, names in _COUNTS.items()},
+        _find_profiled_steps(logged),
     )
 
 
-def _select_last_parts(logged: Frame) -> Frame:
-    """Select the rows of the last part that has each step."""
-    if not logged.integers("part").any():
-        return logged
-    by_step = logged.group_by("step")
-    last = by_step.agg(part=max_of("part"))["part"]
-    return logged.filter(logged["part"] == last[by_step.number])
+MIN_PROFILER_CALL_NS = 1_000_000
+"""Shortest start or stop call that had an effect; drivers call both in every step."""
+
+_START, _STOP = "timing_s/start_profile", "timing_s/stop_profile"
+
+
+def _find_profiled_steps(logged: Frame) -> frozenset[int]:
+    """Find the steps in which a profiler started or stopped, and those between."""
+    starts, stops = _find_steps_of_call(logged, _START), _find_steps_of_call(logged, _STOP)
+    profiled = set(starts)
+    pending: list[int] | None = None
+    for step in sorted(set(logged.values("step"))) if starts or stops else ():
+        if step in starts:
+            pending = []
+        if pending is not None:
+            pending.append(step)
+        if step in stops:
+            profiled.update(pending or (), (step,))
+            pending = None
+    return frozenset(profiled)
+
+
+def _find_steps_of_call(logged: Frame, name: str) -> set[int]:
+    """Find the steps in which a call of this name took long enough to have had an effect."""
+    is_long = logged.equals("name", name) & (logged.integers("dur_ns") >= MIN_PROFILER_CALL_NS)
+    return set(logged.filter(is_long).values("step"))
 
 
 def _map_first_logged_name(logged: Frame, names: tuple[str, ...], column: str) -> dict[int, Any]:

@@ -4,6 +4,9 @@ The values decide. Copies have the same values in the same steps. A restarted ru
 repeats at most half of the steps. Logs with other values in the same steps are runs of their own, such as seeds.
 TensorBoard writes an event file per start: those of one directory are always one run. Weights & Biases writes a directory per
 start: files with the same id are always one run.
+
+Steps that ran again after a restart count once, by their last try: it is the one that training continued from. This is decided
+here for all questions (`join_log_parts`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.recording.rl_frameworks import list_step_keys
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, concat
 
@@ -143,11 +147,30 @@ def _has_equal_values(first: _LogFile, second: _LogFile) -> bool:
     return len(is_equal) > 0 and float(is_equal.mean()) >= LEAST_EQUAL
 
 
-def join_log_parts(rows: Frame) -> tuple[str, Frame]:
-    """Join the files of one run's directory to its log: (the first file, the rows with parts numbered over all files).
+@dataclass(frozen=True, slots=True)
+class JoinedLog:
+    """The log of one run: `rows` are the last try of each step, `first_tries` those that ran again after a restart.
+
+    `source` is the first file. Parts are numbered over all files.
+    """
+
+    source: str
+    rows: Frame
+    first_tries: Frame
+
+
+def join_log_parts(rows: Frame) -> JoinedLog:
+    """Join the files of one run's directory to its log, and take the tries apart that ran again after a restart.
 
     Of several runs, the one with most values counts; of copies, the file with most values.
     """
+    source, rows = _join_files(rows)
+    is_last = _mark_last_tries(rows)
+    return JoinedLog(source, rows.filter(is_last), rows.filter(~is_last))
+
+
+def _join_files(rows: Frame) -> tuple[str, Frame]:
+    """Join the files of the log: (the first file, the rows with parts numbered over all files)."""
     names: list[Any] = rows.distinct("source").values("source")
     if len(names) == 1:
         return names[0], rows
@@ -164,3 +187,21 @@ def join_log_parts(rows: Frame) -> tuple[str, Frame]:
         pieces.append(piece.with_columns(part=part + offset))
         offset += int(part.max()) + 1
     return parts[0], concat(pieces)
+
+
+def _mark_last_tries(rows: Frame) -> npt.NDArray[np.bool_]:
+    """Mark the rows of the last try of each step: those of the last part that times it.
+
+    A part without the time of a step did not run the step: a resumed run validates before its first step. Steps that no part
+    times count in the last part that has them.
+    """
+    part = rows.integers("part")
+    if not len(part) or part.min() == part.max():
+        return np.ones(len(part), np.bool_)
+    step = rows.group_by("step").number
+    is_timed = rows.is_in("name", list_step_keys())
+    last = np.full(int(step.max()) + 1, -1, np.int64)
+    np.maximum.at(last, step[is_timed], part[is_timed])
+    untimed = last[step] < 0
+    np.maximum.at(last, step[untimed], part[untimed])
+    return np.asarray(part == last[step])

@@ -64,6 +64,10 @@ METRICS: Mapping[str, MetricKind] = {
     "engine_waiting": MetricKind("requests waiting", "", "lower", "mean", pieces="mean"),
     "engine_kv_ratio": MetricKind("KV cache in use", "ratio", "neither", "mean", pieces="mean"),
     "engine_preemptions": MetricKind("preemptions per minute", "", "lower", "mean", pieces="mean"),
+    "ray_span": MetricKind("first to last task of Ray", "ns", "lower", "max"),
+    "ray_function_time": MetricKind("any of its tasks running", "ns", "lower", "max"),
+    "ray_task_time": MetricKind("task, median", "ns", "lower", "max", pieces="mean"),
+    "ray_function_count": MetricKind("tasks", "count", "neither", "sum", exact=True),
     "sm_active": MetricKind("SMs active", "ratio", "higher", "mean", pieces="mean"),
     "tensor_active": MetricKind("tensor cores active", "ratio", "higher", "mean", pieces="mean"),
     "host_ops": MetricKind("host ops", "count", "lower", "sum", exact=True),
@@ -113,6 +117,14 @@ ENGINE_METRICS = (
     "engine_preemptions",
 )
 """Metrics of rollout engines by their logs, in the order of tables; their samples are windows of time, not steps."""
+
+RAY_METRICS = RAY_SPAN, RAY_FUNCTION_TIME, RAY_TASK_TIME, RAY_FUNCTION_COUNT = (
+    "ray_span",
+    "ray_function_time",
+    "ray_task_time",
+    "ray_function_count",
+)
+"""Metrics of timelines of Ray: one value per timeline; the stage of the last three is a function."""
 
 OVER_DEVICES = frozenset(("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm"))
 """Times of a rank that are summed over its devices, so they may exceed the step."""

@@ -274,6 +274,11 @@ _ENGINE_TABLES = (
         ("run", "name", "tasks", "workers", "wall_ns", "share_ratio", "median_ns", "slowest"),
     ),
     ("engine-log", "machine_gpus", ("run", "gpu", "busy_ratio", "active_ratio", "memory_bytes", "memory_peak_bytes")),
+    (
+        "engine-log",
+        "machine_processes",
+        ("run", "process", "samples", "active_samples", "busy_ratio", "memory_bytes", "memory_peak_bytes"),
+    ),
 )
 """The same of engines and machines, where no profile was given."""
 

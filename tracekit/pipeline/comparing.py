@@ -54,6 +54,7 @@ COMPARED_TABLES = (
     "operators",
     "out_of_memory",
     "quality",
+    "ray_tasks",
     "recurrences",
     "segments",
     "slots",

@@ -1,7 +1,7 @@
 """Files that are not read, recognized by their first bytes, with the reason and a remedy.
 
 These are archives, other compressions, UTF-16 and UTF-32 text, and files that are not profiles of training: pictures
-of memory timelines, and files that tracekit saved.
+of memory timelines, events that rl-insight gathered, and files that tracekit saved.
 """
 
 from __future__ import annotations
@@ -72,11 +72,26 @@ PICTURE = Reason(
 
 _PICTURE = re.compile(rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL)
 
+_SUMMARY = re.compile(rb'\s*\[\s*\{(?=[^}]{0,2000}"start_time_ms")(?=[^}]{0,2000}"end_time_ms")[^}]{0,2000}"rank_id"')
+"""First row of the events that rl-insight gathers from traces, as its documents print them. Its programs keep them in memory
+and write a page or a picture alone (verl-project/rl-insight, docs/recipe/data/data_specification.md at
+4442ae17bf3ce25fb8abe929f3a9bd8a48d398da and recipe/pipeline/offline_insight_pipeline.py at
+0600f9f0a138b4ea8bfd8fe1acd35a781522034a)."""
+
+SUMMARY_EVENTS = Reason(
+    "no-profile",
+    "events that rl-insight gathered from traces: analyze these traces instead",
+    Data(what="events of rl-insight"),
+)
+
 
 def identify_non_profile(head: bytes) -> Reason | None:
     """Identify a file that is not a profile, although a reader would claim it; None for others.
 
     `export_memory_timeline` writes a page with a PNG.
+
+    >>> identify_non_profile(b'[{"role":"actor","rank_id":1,"start_time_ms":1.5,"end_time_ms":2.5}]').data["what"]
+    'events of rl-insight'
 
     >>> identify_non_profile(b'{"schema": "tracekit.noise/1"}').text
     'a file that tracekit saved, not a profile'
@@ -84,6 +99,8 @@ def identify_non_profile(head: bytes) -> Reason | None:
     """
     if _PICTURE.match(head):
         return PICTURE
+    if _SUMMARY.match(head):
+        return SUMMARY_EVENTS
     saved = identify_saved_file(head)
     if saved is not None:
         return describe_saved_file(saved)

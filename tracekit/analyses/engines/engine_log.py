@@ -24,6 +24,7 @@ from tracekit.job.engines.tables import (
     make_engine_time_table,
     make_engine_totals_table,
     make_sampled_gpu_table,
+    make_sampled_process_table,
 )
 from tracekit.job.frames import phrase_run
 from tracekit.job.report.tables import select_filled_sheets
@@ -38,7 +39,7 @@ from tracekit.model.units import format_quantity
 from tracekit.process.engine_samples import make_engine_samples
 
 _WHO = {
-    "system": Column("category", "Writer of the log: vllm | sglang | nvidia-smi | dcgm."),
+    "system": Column("category", "Writer of the log: vllm | sglang | nvidia-smi | nvidia-smi pmon | dcgm."),
     "engine": Column("category", "Engine or GPU, as in `engine_log`."),
 }
 
@@ -128,6 +129,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             make_engine_table(measured, records),
             make_engine_totals_table(measured),
             make_sampled_gpu_table(measured),
+            make_sampled_process_table(measured),
         ),
         caveats=lambda: list_engine_caveats(records),
         charts=lambda: draw_engines(records),

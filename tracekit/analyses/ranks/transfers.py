@@ -17,7 +17,7 @@ from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import pick_cost_instances, pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.job.run_log.settings import describe_proposals
-from tracekit.job.run_log.stages import list_logged_steps
+from tracekit.job.run_log.stages import list_logged_steps, sum_step_timers
 from tracekit.job.stages.matrix import list_stage_cells, list_units_with_cells
 from tracekit.job.stages.windows import Owner, count_steps_of_processes, find_rows_of_owners, list_owners
 from tracekit.job.stragglers.collective_waits import attribute_collective_waits
@@ -119,7 +119,7 @@ class WeightSync:
     `comm_bytes` and `copy_bytes` are per step and process, `rate` is their sum over the wall in GB/s. `best` is the fastest
     single transfer of at least 1 MiB of the kinds that the sync uses. `comm_share` and `copy_share`: share of their time that
     its collectives and copies take at the best rate of their own kind. `waits` is whether the wall may include waits for other
-    ranks.
+    ranks, and `is_timed` whether the step was timed as a whole.
     """
 
     run: str | None
@@ -136,6 +136,7 @@ class WeightSync:
     comm_share: float | None = None
     copy_share: float | None = None
     waits: bool = True
+    is_timed: bool = True
 
     @property
     def ratio(self) -> float | None:
@@ -159,8 +160,10 @@ def _list_weight_syncs(measured: Measurements) -> Iterator[WeightSync]:
     for run, log in map_run_driver_logs(measured).items():
         times = log.map_stage_ns(WEIGHT_SYNC_STAGE)
         if times and not cells.equals("run", run).any():
-            step_ns = _compute_median([log.step_ns[step] for step in times if step in log.step_ns])
-            yield WeightSync(run, None, "log", float(np.median(list(times.values()))), step_ns, len(times))
+            logged_ns = log.step_ns or sum_step_timers(measured, run)
+            step_ns = _compute_median([logged_ns[step] for step in times if step in logged_ns])
+            wall = float(np.median(list(times.values())))
+            yield WeightSync(run, None, "log", wall, step_ns, len(times), is_timed=bool(log.step_ns))
 
 
 def _compute_median(values: Sequence[int] | Ints) -> float | None:
@@ -380,6 +383,8 @@ def _list_weight_sync_caveats(sync: WeightSync, total_bytes: float) -> Iterator[
         yield "the first sync after loading takes longer: few steps were recorded"
     if not total_bytes:
         yield "its bytes were not recorded"
+    if not sync.is_timed:
+        yield "the log does not time the whole step: the share is of the sum of its timers"
 
 
 # Copies between device and host

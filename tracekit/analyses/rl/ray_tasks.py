@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.ray_tasks import RayRun, list_ray_runs, measure_ray_headline, shorten_worker_id
+from tracekit.job.ray.tasks import RayRun, list_ray_runs, measure_ray_headline, shorten_worker_id
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.intervals import measure_group_unions, merge_intervals
 from tracekit.model.report import Section, Sheet

@@ -16,7 +16,12 @@ from tracekit.job.run_log.gpu_headroom import LEAST_HEADROOM, MOST_HEADROOM, mea
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.run_table import make_logged_run_sheet
 from tracekit.job.run_log.schedules import LEAST_CHANGE, predict_schedules
-from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.job.run_log.stages import (
+    LoggedStage,
+    LoggedSteps,
+    find_logged_period,
+    list_logged_steps,
+)
 from tracekit.model.recording.rl_frameworks import FRAMEWORKS
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
@@ -148,12 +153,14 @@ def _make_logged_stage_sheet(measured: Measurements, logs: tuple[LoggedSteps, ..
             median_ns | median | ns | Over the steps that have it, without warm-up.
             iqr_ns | IQR | ns | Range of the middle half.
             trend_ratio | trend | ratio | Change over the run at equal length; — where noise or length may explain it.
-            gpu_hours | GPU-hours | number | This time per step, times the number of logged steps and of GPUs.
+            gpu_hours | GPU-hours | number | This time per step, times the number of logged steps and of GPUs; that of the first row includes steps that ran again after a restart.
             price | cost | number | Price of the GPU-hours.
             how | note
         """),
     )
-    caption = f"{_describe_all_counted_steps(logs)} Stages are disjoint and add up to the first row."
+    is_again = any(len(steps.first_tries_s) for steps in logs)
+    again = " The GPU-hours of the first row include the tries that ran again." if is_again else ""
+    caption = f"{_describe_all_counted_steps(logs)} Stages are disjoint and add up to the first row.{again}"
     return make_sheet("logged_stages", "Stages of the step", headings, table, caption=caption)
 
 
@@ -222,7 +229,8 @@ def _describe_counted_steps(steps: LoggedSteps) -> str:
     """Describe the steps behind the means of one log; those of some stages include the steps that do not count."""
     counted, profiled = steps.counted.counted, steps.counted.profiled
     count, first = int(counted.sum()), int((~counted & ~profiled).sum())
-    left_out = [f"the first {first:,}"] if first else []
+    of_starts = f" of {steps.restarts + 1:,} starts" if steps.restarts else ""
+    left_out = [f"the first {first:,}{of_starts}"] if first else []
     if profiled.any():
         numbers = format_ranges(steps.log.step[profiled].tolist())
         left_out.append(f"profiled {choose_plural(int(profiled.sum()), 'step')} {numbers}")
@@ -243,7 +251,7 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
     wall_s = sum(mean_s for mean_s, _ in costs) + residual_s
     median, iqr = _summarize_seconds(steps.step_s[steps.counted.steady])
     trend = _measure_stage_trend(steps, steps.step_s)
-    hours = steps.compute_gpu_hours(wall_s)
+    hours = steps.compute_run_gpu_hours()
     yield (
         steps.log.run,
         "(step, wall)",
@@ -256,6 +264,8 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
         steps.compute_price(hours),
         "",
     )
+    if len(steps.first_tries_s):
+        yield _make_first_tries_row(steps)
     for mean_s, stage in costs:
         yield _make_stage_row(steps, stage, mean_s, wall_s)
     share, hours = residual_s / wall_s, steps.compute_gpu_hours(residual_s)
@@ -271,6 +281,14 @@ def _list_stage_rows(steps: LoggedSteps) -> Iterator[tuple[Any, ...]]:
         steps.compute_price(hours),
         _describe_longest_gap(steps),
     )
+
+
+def _make_first_tries_row(steps: LoggedSteps) -> tuple[Any, ...]:
+    """Make the row of the tries that ran again after a restart: no part of a step, but of the GPU-hours."""
+    hours = steps.compute_lost_gpu_hours()
+    count, lost_ns = len(steps.first_tries_s), float(steps.first_tries_s.sum()) * 1e9
+    note = f"first tries of {count:,} {choose_plural(count, 'step')}: {format_quantity(lost_ns, 'ns')} in all"
+    return steps.log.run, "(run again)", None, None, None, None, None, hours, steps.compute_price(hours), note
 
 
 def _describe_longest_gap(steps: LoggedSteps) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
+from tracekit.job.run_log.counted_steps import PERIODIC
 from tracekit.job.run_log.evidence import (
     compute_known_median,
     convert_seconds_to_ns,
@@ -19,7 +20,7 @@ from tracekit.job.run_log.evidence import (
 )
 from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.settings import compute_needed_factor, describe_scaled_proposals
-from tracekit.job.run_log.stages import PERIODIC, LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
+from tracekit.job.run_log.stages import LoggedStage, LoggedSteps, find_logged_period, list_logged_steps
 from tracekit.job.run_log.values import Floats
 from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.report import Finding, Metric, Section, Verdict

@@ -23,7 +23,6 @@ from tracekit.job.run_log.lengths import choose_step_lengths
 from tracekit.job.run_log.settings import describe_proposals, grow_to_fit, switch_to
 from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
 from tracekit.job.run_log.values import Floats
-from tracekit.model.recording.advised_settings import name_advised_settings
 from tracekit.model.report import Finding, Metric, Section, Verdict
 from tracekit.model.stats.equal_length import measure_drift_at_equal_length
 from tracekit.model.thresholds import Thresholds
@@ -95,14 +94,11 @@ def _find_imbalance(steps: LoggedSteps, thresholds: Thresholds, of_run: str) -> 
 
 
 def _advise_on_imbalance(steps: LoggedSteps, cost_s: float | None) -> str:
-    """Advise how to balance the work of ranks."""
-    if steps.is_verl:
-        advice = "balance the batch (trainer.balance_batch=True), pack by tokens (actor_rollout_ref.actor.use_dynamic_bsz=True with ppo_max_token_len_per_gpu), or use larger mini-batches"
-    elif steps.log.framework.code == "nemo_rl":
+    """Advise how to balance the work of ranks; verl and NeMo-RL alone log it."""
+    if steps.log.framework.code == "nemo_rl":
         advice = "give workers answers of mixed length: more prompts per worker, or an engine that takes the next prompt when one is done"
     else:
-        advice = "balance the batch by tokens, pack sequences, or use larger mini-batches"
-        advice += name_advised_settings("sequence-imbalance", steps.log.framework.code)
+        advice = "balance the batch (trainer.balance_batch=True), pack by tokens (actor_rollout_ref.actor.use_dynamic_bsz=True with ppo_max_token_len_per_gpu), or use larger mini-batches"
     proposals = (
         ("trainer.balance_batch", switch_to("True")),
         ("actor_rollout_ref.actor.use_dynamic_bsz", switch_to("True")),
@@ -115,15 +111,12 @@ def _advise_on_mfu(
 ) -> str:
     """Advise how to raise the MFU; the bound of a low level is the time at the limit of the rule.
 
-    Micro-batches grow at most by `memory_factor`, to fit into the GPU.
+    Micro-batches grow at most by `memory_factor`, to fit into the GPU. verl and NeMo-RL alone log the MFU.
     """
-    if steps.is_verl:
-        advice = "larger micro-batches (actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz=True), no offloading if memory allows (fsdp_config.param_offload, optimizer_offload), less ulysses_sequence_parallel_size, actor_rollout_ref.model.use_remove_padding=True"
-    elif steps.log.framework.code == "nemo_rl":
+    if steps.log.framework.code == "nemo_rl":
         advice = "larger micro-batches (policy.train_micro_batch_size), packing (policy.sequence_packing.enabled), no offloading if memory allows (policy.dtensor_cfg.cpu_offload)"
     else:
-        advice = "larger micro-batches, packing of sequences, no offloading if memory allows"
-        advice += name_advised_settings("training-mfu", steps.log.framework.code)
+        advice = "larger micro-batches (actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz=True), no offloading if memory allows (fsdp_config.param_offload, optimizer_offload), less ulysses_sequence_parallel_size, actor_rollout_ref.model.use_remove_padding=True"
     actor = "actor_rollout_ref.actor"
     proposals = (
         (f"{actor}.use_dynamic_bsz", switch_to("True")),

@@ -18,6 +18,7 @@ from tracekit.compare.gates.gate_sheet import build_gate_section, describe_gate_
 from tracekit.compare.reports import attribution_tables as attribution_sheets
 from tracekit.compare.reports import memory_tables as memory_sheets
 from tracekit.compare.reports.charts import build_comparison_charts
+from tracekit.compare.reports.ray_tables import make_ray_sheet
 from tracekit.compare.work_units import name_samples
 from tracekit.job.report.tables import parse_headings, select_filled_sheets
 from tracekit.model.inputs.timeline import Timeline, TimelineSide
@@ -25,6 +26,8 @@ from tracekit.model.metrics import (
     ENGINE_METRICS,
     LAUNCH_CADENCE,
     RANGE_CADENCE,
+    RAY_METRICS,
+    RAY_SPAN,
     STAGE_TIME,
     STEP_AND_STAGES,
     STEP_TIME,
@@ -156,6 +159,8 @@ def _make_comparison_overview(comparison: Comparison) -> Sheet:
         return add_change_bars(_make_lengths_sheet("overview", comparison.lengths))
     if step.name in ENGINE_METRICS:
         return _make_engines_sheet("overview", comparison)
+    if step.name == RAY_SPAN:
+        return make_ray_sheet("overview", comparison)
     sheet = attribution_sheets.make_attribution_overview(comparison.origin, step)
     return add_change_bars(sheet or _make_stages_sheet("overview", comparison))
 
@@ -258,7 +263,7 @@ def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
     if comparison.memory is not None and step.unit == "bytes":
         yield from memory_sheets.list_memory_figures(comparison.memory)
         return
-    if step.name in ENGINE_METRICS:
+    if step.name in (*ENGINE_METRICS, RAY_SPAN):
         return
     yield Metric("grand_ratio", step.grand_ratio, "factor", "higher", label="mean ratio")
     yield Metric("median_ratio", step.median_ratio, "factor", "higher", label="median ratio")
@@ -267,9 +272,10 @@ def _list_comparison_figures(comparison: Comparison) -> Iterator[Metric]:
 def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     """Build the sections below the first screen."""
     engines = _make_engines_sheet("engines", comparison)
-    is_first = comparison.headline.name in ENGINE_METRICS
+    headline = comparison.headline.name
     sheets = (
-        *(() if is_first else (engines,)),
+        *(() if headline in ENGINE_METRICS else (engines,)),
+        *(() if headline == RAY_SPAN else (make_ray_sheet("ray", comparison),)),
         _make_logs_sheet(comparison),
         _make_differences_sheet(comparison),
         _make_outlook_sheet(comparison),
@@ -290,7 +296,7 @@ def _build_comparison_sections(comparison: Comparison) -> Iterator[Section]:
     of_step: list[Change] = []
     of_stages: list[Change] = []
     for change in comparison.changes:
-        if change.name not in FIRST_TABLE_METRICS and change.name not in ENGINE_METRICS:
+        if change.name not in (*FIRST_TABLE_METRICS, *ENGINE_METRICS, *RAY_METRICS):
             (of_step if change.stage is None else of_stages).append(change)
     yield Section("metrics", "Other metrics of a step", sheets=tuple(_split_changes_by_unit("metrics", of_step)))
     yield Section(

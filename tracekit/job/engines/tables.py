@@ -141,6 +141,45 @@ def make_sampled_gpu_table(measured: Measurements) -> Sheet:
     return make_sheet("machine_gpus", "GPUs of the machine, as sampled", headings, frame, caption=caption)
 
 
+def make_sampled_process_table(measured: Measurements) -> Sheet:
+    """Make the table of every process on a GPU that `nvidia-smi pmon` sampled."""
+    rows = measured.frame("engine_levels")
+    rows = rows.filter(rows.equals("system", "nvidia-smi pmon"))
+    cells = [_summarize_process(of_process) for of_process in rows.group_by("run", "source", "engine").frames()]
+    headings = parse_headings(_BY_PROCESS)
+    frame = from_rows(("run", *(heading.name for heading in headings)), cells)
+    caption = "Busy: mean of the active samples, in which nvidia-smi prints a share."
+    return make_sheet(
+        "machine_processes",
+        "Processes on the GPUs, as sampled",
+        (*make_run_heading(measured), *headings),
+        frame,
+        caption=caption,
+    )
+
+
+_BY_PROCESS = """
+    process | GPU and process | text | Its command and process id.
+    samples | samples | count
+    active_samples | active | count | Samples with a share of time: nvidia-smi prints `-` for a process that ran nothing.
+    busy_ratio | busy | ratio | Share of time with a kernel of the process, mean of the active samples.
+    busy_most_ratio | most busy | ratio | Highest sample.
+    memory_busy_ratio | memory traffic | ratio | Mean.
+    memory_bytes | memory used | bytes | Mean.
+    memory_peak_bytes | most | bytes | Highest sample.
+"""
+
+_PROCESS_CELLS = (
+    *(("gpu_busy_ratio", "count"), ("gpu_busy_ratio", "mean"), ("gpu_busy_ratio", "high")),
+    *(("memory_busy_ratio", "mean"), ("memory_used_bytes", "mean"), ("memory_used_bytes", "high")),
+)
+
+
+def _summarize_process(levels: Frame) -> tuple[Any, ...]:
+    """Summarize the levels of one process on one GPU: the cells of its row."""
+    return _summarize_sampled(levels, _PROCESS_CELLS)
+
+
 _BY_GPU = """
     gpu | GPU
     samples | samples | count
@@ -164,12 +203,17 @@ _GPU_CELLS = (
 
 def _summarize_gpu(levels: Frame) -> tuple[Any, ...]:
     """Summarize the levels of one GPU: the cells of its row."""
+    return _summarize_sampled(levels, _GPU_CELLS)
+
+
+def _summarize_sampled(levels: Frame, names: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """Summarize the levels of one GPU or process: run, name, samples, and the values by (key, summary)."""
     values = {(row["key"], name): row[name] for row in levels.rows("key", *_SUMMARIES) for name in _SUMMARIES}
-    cells = (values.get(cell) for cell in _GPU_CELLS)
+    cells = (values.get(name) for name in names)
     return levels.values("run")[0], levels.values("engine")[0], int(levels.integers("count").max()), *cells
 
 
-_SUMMARIES = ("mean", "low", "high")
+_SUMMARIES = ("mean", "low", "high", "count")
 
 
 def list_engine_caveats(records: Sequence[EngineRecord]) -> Iterator[str]:

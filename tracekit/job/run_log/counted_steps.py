@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.run_log.values import RunLog, name_logged_stage
+from tracekit.job.run_log.values import Floats, RunLog, name_logged_stage
 from tracekit.model.records import dataclass
 from tracekit.model.stages import VALIDATION
 
@@ -22,7 +22,11 @@ PROFILED_S = 1.0
 MOST_MARKED = 0.5
 """Largest share of marked steps; above it, what marks them is part of every usual step."""
 
-_MARKING = (VALIDATION, "save")
+PERIODIC = (VALIDATION, "save")
+"""Stages that run in every k-th step."""
+
+LEAST_CHORE = 0.05
+"""Least time of a periodic stage that ran, as a share of its longest: drivers may time the call in every step."""
 _PROFILER = ("timing_s/start_profile", "timing_s/stop_profile")
 
 
@@ -64,12 +68,19 @@ def choose_counted_steps(log: RunLog, profiled_steps: Collection[int] = ()) -> S
 
 
 def _find_warm_up_rows(log: RunLog) -> Mask:
-    """Find the first rows of each part."""
-    starts = np.flatnonzero(np.diff(log.part, prepend=-1) != 0)
-    sizes = np.diff(starts, append=len(log))
+    """Find the first rows of each part, with the tries that ran again: these ran first, too."""
+    part, step = log.part, log.step
+    if log.first_tries is not None:
+        part, step = np.append(part, log.first_tries.part), np.append(step, log.first_tries.step)
+    order = np.lexsort((step, part))
+    starts = np.flatnonzero(np.diff(part[order], prepend=-1) != 0)
+    sizes = np.diff(starts, append=len(part))
     first = np.select([sizes >= 10, sizes >= 7, sizes >= LEAST_STEPS], [3, 2, 1], 0)
-    place = np.arange(len(log)) - np.repeat(starts, sizes)
-    return place < np.repeat(first, sizes)
+    place = np.empty(len(part), np.int64)
+    place[order] = np.arange(len(part)) - np.repeat(starts, sizes)
+    limit = np.empty(len(part), np.int64)
+    limit[order] = np.repeat(first, sizes)
+    return np.asarray(place < limit)[: len(log)]
 
 
 def _find_marked_rows(log: RunLog) -> Mask:
@@ -77,9 +88,21 @@ def _find_marked_rows(log: RunLog) -> Mask:
     marked = np.zeros(len(log), np.bool_)
     for name, values in log.series.items():
         label = log.framework.parse_timer(name)
-        if label is not None and name_logged_stage(log.framework, name, label) in _MARKING:
-            marked |= values > 0
+        if label is not None and name_logged_stage(log.framework, name, label) in PERIODIC:
+            rows = drop_idle_calls(values) > 0
+            # A checkpoint of every step must not hide a validation of some.
+            marked |= rows if rows.mean() <= MOST_MARKED else False
     return marked
+
+
+def drop_idle_calls(seconds: Floats) -> Floats:
+    """Drop the times of a periodic stage in the steps in which its call did nothing.
+
+    >>> drop_idle_calls(np.array([0.001, 20.0, 0.001]))
+    array([nan, 20., nan])
+    """
+    longest = float(np.nanmax(seconds, initial=0.0))
+    return np.where(seconds >= LEAST_CHORE * longest, seconds, np.nan)
 
 
 def _mark_profiled_rows(log: RunLog) -> Mask:

@@ -29,7 +29,7 @@ _HEADINGS = """
     longest | longest stage
     longest_ratio | its share | ratio | Part of the wall time.
     untimed_ratio | in no timer | ratio | Part of the wall time.
-    gpu_hours | GPU-hours | number | Over all logged steps.
+    gpu_hours | GPU-hours | number | Over all logged steps, with those that ran again after a restart.
     price | cost | number | Price of the GPU-hours.
 """
 
@@ -55,7 +55,7 @@ def _make_run_row(steps: LoggedSteps) -> tuple[Any, ...]:
         median, iqr = round(middle), round(high - low)
     rate, mfu = (steps.get_steady(*names) for names in (framework.throughput, framework.mfu))
     known_mfu = None if mfu is None else mfu[(mfu > 0) & (mfu <= 1)]
-    hours = steps.compute_gpu_hours(wall_s)
+    hours = steps.compute_run_gpu_hours()
     return (
         steps.log.run,
         steps.mode.label,

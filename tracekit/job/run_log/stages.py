@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
 from math import gcd
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tracekit.job.run_log.counted_steps import Mask, SteadySteps, choose_counted_steps
+from tracekit.job.run_log.counted_steps import PERIODIC, Mask, SteadySteps, choose_counted_steps, drop_idle_calls
 from tracekit.job.run_log.nesting import find_nested_steps
 from tracekit.job.run_log.settings import Setting, find_log_settings, list_profiled_steps
 from tracekit.job.run_log.trainer import TrainerMode, count_trainer_gpus, find_enclosing_timer, find_trainer_mode
 from tracekit.job.run_log.values import Floats, RunLog, map_run_logs, name_logged_stage
 from tracekit.model.recording.rl_frameworks import StageTimer
 from tracekit.model.records import dataclass
-from tracekit.model.stages import VALIDATION
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements, derive_once
+from tracekit.model.units import format_quantity
 
 Where = Literal["inside", "outside", "nested", "overlapping"]
 """Position of a timer: inside or outside the step's own time, nested in another timer, or parallel to the step."""
-
-PERIODIC = (VALIDATION, "save")
-"""Stages that run in every k-th step."""
 
 _PROFILER_CALLS = frozenset({"step", "start_profile", "stop_profile"})
 
@@ -54,7 +52,8 @@ class LoggedSteps:
     """One run's log by step: trainer, GPUs, steps that count, stages and residual.
 
     `step_s` is the step time as logged and `wall_s` the same with the stages outside it. `residual_s` is the part of the step that no
-    timer covers, never below 0. `price` is that of a GPU-hour. `settings` are the known settings of the run.
+    timer covers, never below 0. `first_tries_s` is the wall time of each try that ran again after one of the `restarts`; it is part of the
+    GPU-hours alone. `price` is that of a GPU-hour. `settings` are the known settings of the run.
     """
 
     log: RunLog
@@ -65,6 +64,8 @@ class LoggedSteps:
     wall_s: Floats
     residual_s: Floats
     stages: tuple[LoggedStage, ...]
+    first_tries_s: Floats = field(default_factory=lambda: np.zeros(0))
+    restarts: int = 0
     price: float | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
 
@@ -115,6 +116,15 @@ class LoggedSteps:
         """Compute the GPU-hours over all logged steps of a time per step; None if the number of GPUs is unknown."""
         return None if self.gpus is None else seconds_per_step * len(self.log) * self.gpus / 3600
 
+    def compute_lost_gpu_hours(self) -> float | None:
+        """Compute the GPU-hours of the tries that ran again; None if the number of GPUs is unknown."""
+        return None if self.gpus is None else float(self.first_tries_s.sum()) * self.gpus / 3600
+
+    def compute_run_gpu_hours(self) -> float | None:
+        """Compute the GPU-hours of the run, with the tries that ran again; None if the number of GPUs is unknown."""
+        hours, lost = self.compute_gpu_hours(self.average_wall_seconds()), self.compute_lost_gpu_hours()
+        return None if hours is None or lost is None else hours + lost
+
     def compute_price(self, gpu_hours: float | None) -> float | None:
         """Compute the price of GPU-hours; None if either is unknown."""
         return None if self.price is None or gpu_hours is None else self.price * gpu_hours
@@ -133,13 +143,54 @@ def list_logged_steps(measured: Measurements) -> tuple[LoggedSteps, ...]:
     return tuple(made)
 
 
+def sum_step_timers(measured: Measurements, run: str | None) -> dict[int, int]:
+    """Sum the timers of each step of a run, ns, where its framework never times the whole step; empty for any other log."""
+    return {
+        step: round(seconds * 1e9)
+        for steps in list_logged_steps(measured)
+        if steps.log.run == run and not steps.log.framework.step_keys
+        for step, seconds in zip(steps.log.step.tolist(), steps.step_s.tolist(), strict=True)
+    }
+
+
 def resolve_logged_stages(log: RunLog, profiled_steps: Collection[int] = ()) -> LoggedSteps | None:
     """Resolve the timers of a log into disjoint stages; None if the log has no time of a step.
 
     `profiled_steps` are the numbers of steps that a profiler was set to record.
     """
-    log = _select_timed_rows(log)
+    if log.get_first(*log.framework.step_keys) is not None:
+        log = _select_timed_rows(log)
     mode = find_trainer_mode(log)
+    times = _resolve_times(log, mode)
+    if times is None or not (times.step_s > 0).any():
+        return None
+    first = None if log.first_tries is None else _resolve_times(log.first_tries, mode)
+    parts = log.part if log.first_tries is None else np.append(log.part, log.first_tries.part)
+    return LoggedSteps(
+        log,
+        mode,
+        count_trainer_gpus(log),
+        choose_counted_steps(log, profiled_steps),
+        times.step_s,
+        times.wall_s,
+        times.residual_s,
+        times.stages,
+        np.zeros(0) if first is None else first.wall_s,
+        int(parts.max() - parts.min()),
+    )
+
+
+class _Times(NamedTuple):
+    """Times of rows of a log: see `LoggedSteps`."""
+
+    step_s: Floats
+    wall_s: Floats
+    residual_s: Floats
+    stages: tuple[LoggedStage, ...]
+
+
+def _resolve_times(log: RunLog, mode: TrainerMode) -> _Times | None:
+    """Resolve the timers of rows; None without the time of a step or of any stage inside it."""
     stages = tuple(_list_logged_timers(log, mode))
     step_s = log.get_first(*log.framework.step_keys)
     if step_s is None:
@@ -147,28 +198,19 @@ def resolve_logged_stages(log: RunLog, profiled_steps: Collection[int] = ()) -> 
         if not inside:
             return None
         step_s = _sum_known(inside)
-    if not (step_s > 0).any():
-        return None
     stages = _resolve_unknown_nesting(stages, step_s)
     inside_s = _sum_known([np.zeros(len(log)), *(stage.seconds for stage in stages if stage.where == "inside")])
     outside_s = _sum_known([np.zeros(len(log)), *(stage.seconds for stage in stages if stage.where == "outside")])
-    return LoggedSteps(
-        log,
-        mode,
-        count_trainer_gpus(log),
-        choose_counted_steps(log, profiled_steps),
-        step_s,
-        # Printed numbers are rounded: their sum may exceed the step a little.
-        np.maximum(step_s, inside_s) + outside_s,
-        np.maximum(step_s - inside_s, 0.0),
-        stages,
-    )
+    # Printed numbers are rounded: their sum may exceed the step a little.
+    return _Times(step_s, np.maximum(step_s, inside_s) + outside_s, np.maximum(step_s - inside_s, 0.0), stages)
 
 
 def _select_timed_rows(log: RunLog) -> RunLog:
     """Select the rows with a step time: a validation before training has none."""
     step_s = log.get_first(*log.framework.step_keys)
-    timed = np.ones(len(log), np.bool_) if step_s is None else step_s > 0
+    timed = np.zeros(len(log), np.bool_) if step_s is None else step_s > 0
+    first = None if log.first_tries is None else _select_timed_rows(log.first_tries)
+    log = replace(log, first_tries=first if first is not None and len(first) else None)
     if timed.all():
         return log
     series = {name: values[timed] for name, values in log.series.items()}
@@ -192,6 +234,8 @@ def _list_logged_timers(log: RunLog, mode: TrainerMode) -> Iterator[LoggedStage]
             where = "outside"
         seconds = log.series[name] * (1.0 if timer is None else timer.seconds)
         canonical = name_logged_stage(log.framework, name, label)
+        if canonical in PERIODIC:
+            seconds = drop_idle_calls(seconds)
         yield LoggedStage(label, canonical, seconds, where, label in mode.waits, outer)
 
 
@@ -238,6 +282,13 @@ def _sum_known(values: list[Floats]) -> Floats:
     for part in values:
         total += np.nan_to_num(part)
     return total
+
+
+def describe_first_tries(steps: LoggedSteps) -> str:
+    """Describe the tries that ran again after restarts, with their cost: `4 steps run again: 0.3 GPU-hours`."""
+    count, hours = len(steps.first_tries_s), steps.compute_lost_gpu_hours()
+    cost = format_quantity(float(steps.first_tries_s.sum()) * 1e9, "ns") if hours is None else f"{hours:.2g} GPU-hours"
+    return f"{count:,} {choose_plural(count, 'step')} run again: {cost}"
 
 
 def find_logged_period(steps: LoggedSteps, stage: LoggedStage) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.job.log_files import join_log_parts
+from tracekit.job.log_files import JoinedLog, join_log_parts
 from tracekit.model.recording.rl_frameworks import RlFramework, find_framework
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
@@ -24,9 +25,9 @@ HOST_USED = re.compile(r"(?:\w+/)?perf/cpu_memory_used_gb|ray/node\.\d{1,5}\.mem
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """The log of one run: a row per step of a part, in order; `series` has the values by name, NaN where not logged.
+    """The log of one run: a row per step, in the order of its parts; `series` has the values by name, NaN where not logged.
 
-    A restart begins a new part. Steps of different parts are never joined, even under one number.
+    A restart begins a new part. `first_tries` has the steps that ran again after one; the rows are their last tries.
     """
 
     run: str | None
@@ -35,6 +36,7 @@ class RunLog:
     part: Ints
     step: Ints
     series: Mapping[str, Floats]
+    first_tries: RunLog | None = None
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -62,14 +64,25 @@ def map_run_logs(measured: Measurements) -> dict[str | None, RunLog]:
     rows = rows.filter(~rows.is_missing("step") & ~rows.is_missing("value"))
     logs: dict[str | None, RunLog] = {}
     for of_run in rows.group_by("run").frames():
-        log = _make_run_log(of_run.values("run")[0], *join_log_parts(of_run))
+        log = _make_run_log(of_run.values("run")[0], join_log_parts(of_run))
         if log is not None:
             logs[log.run] = log
     return logs
 
 
-def _make_run_log(run: str | None, source: str, rows: Frame) -> RunLog | None:
+def _make_run_log(run: str | None, joined: JoinedLog) -> RunLog | None:
     """Arrange the values of one log by name and step; None if no framework is known by its names."""
+    framework = find_framework(joined.rows.distinct("name").values("name"))
+    if framework is None:
+        return None
+    log = RunLog(run, joined.source, framework, *_arrange_values(joined.rows))
+    if not len(joined.first_tries):
+        return log
+    return replace(log, first_tries=RunLog(run, joined.source, framework, *_arrange_values(joined.first_tries)))
+
+
+def _arrange_values(rows: Frame) -> tuple[Ints, Ints, Mapping[str, Floats]]:
+    """Arrange values by part and step: (part, step, values by name)."""
     groups = rows.group_by("part", "step")
     keys = groups.agg(part=first_of("part"), step=first_of("step"))
     part, step = keys.integers("part"), keys.integers("step")
@@ -79,9 +92,6 @@ def _make_run_log(run: str | None, source: str, rows: Frame) -> RunLog | None:
     row, value = place[groups.number], rows.number("value")
     by_name = rows.group_by("name")
     names: list[Any] = by_name.agg().values("name")
-    framework = find_framework(names)
-    if framework is None:
-        return None
     table = np.full((len(names), len(order)), np.nan)
     table[by_name.number, row] = value
-    return RunLog(run, source, framework, part[order], step[order], dict(zip(names, table, strict=True)))
+    return part[order], step[order], dict(zip(names, table, strict=True))

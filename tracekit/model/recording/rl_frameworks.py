@@ -222,7 +222,11 @@ FRAMEWORKS: tuple[RlFramework, ...] = (
             StageTimer("perf/log_probs_time", "old_log_prob", "step", "perf/train_time"),
             StageTimer("perf/ref_log_probs_time", "ref", "step", "perf/train_time"),
             StageTimer("perf/data_preprocess_time", "data_preprocess", "step", "perf/train_time"),
+            # `inverse_timer` starts the wait where training ends, so it contains all that runs until training begins again.
             StageTimer("perf/update_weights_time", "update_weights", "nested", "perf/train_wait_time"),
+            StageTimer("perf/sleep_time", "sleep", "nested", "perf/train_wait_time"),
+            StageTimer("perf/wake_up_time", "wake_up", "nested", "perf/train_wait_time"),
+            StageTimer("perf/save_model_time", "save", "nested", "perf/train_wait_time"),
             StageTimer("perf/rollout_time", "gen", "overlapping"),
         ),
         throughput=("perf/tokens_per_gpu_per_sec",),
@@ -261,8 +265,13 @@ FRAMEWORKS: tuple[RlFramework, ...] = (
             StageTimer("time/step_generate", "gen"),
             StageTimer("time/step_train", "update_actor"),
             StageTimer("time/step_model_update", "update_weights"),
+            # The agentic pipeline. `time/step_val` contains the rollout of its step: no stage of its own.
+            StageTimer("time/step_rollout", "gen"),
+            StageTimer("time/step_ref_log_probs_values_reward", "ref"),
+            StageTimer("time/step_old_log_probs_values", "old_log_prob"),
         ),
-        throughput=("system/tps",),
+        # `system/tps` is that of all GPUs.
+        throughput=("system/tps_gpu",),
     ),
     RlFramework(
         "trl",

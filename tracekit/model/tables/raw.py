@@ -208,7 +208,7 @@ TABLES: tuple[Table, ...] = (
                 "Int64",
                 "When it was logged, ns since 1970 on the log's own clock (of a log without a year, since 1970 as in 2000).",
             ),
-            "system": Column("category", "Writer of the log: vllm | sglang | nvidia-smi | dcgm."),
+            "system": Column("category", "Writer of the log: vllm | sglang | nvidia-smi | nvidia-smi pmon | dcgm."),
             "engine": Column("category", "Engine or GPU: an index, ranks (DP0 TP0), a process, GPU 0."),
             "key": Column("category", "Quantity, such as running, kv_ratio or generation_tokens_per_s."),
             "kind": Column(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracekit.job.engines.records import SYSTEM_TITLES, list_engine_records
 from tracekit.job.engines.requests import list_request_times
-from tracekit.job.ray_tasks import list_ray_runs
+from tracekit.job.ray.tasks import list_ray_runs
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity

@@ -11,7 +11,7 @@ from tracekit.job.frames import COUNTED_ANEW, phrase_run
 from tracekit.job.run_log.counted_steps import Mask
 from tracekit.job.run_log.disagreement import describe_step_disagreement
 from tracekit.job.run_log.run_table import RUN_SHEET
-from tracekit.job.run_log.stages import LoggedSteps, list_logged_steps
+from tracekit.job.run_log.stages import LoggedSteps, describe_first_tries, list_logged_steps
 from tracekit.job.stages.matrix import list_units_with_cells
 from tracekit.job.stages.windows import STAGE_KEY
 from tracekit.model.report import Metric, Section, Sheet
@@ -49,11 +49,10 @@ def _describe_run_log(steps: LoggedSteps) -> str:
     """Describe one log: steps, trainer, GPUs, restarts."""
     count = len(steps.log)
     gpus = "" if steps.gpus is None else f", {steps.gpus} {choose_plural(steps.gpus, 'GPU')}"
-    restarts = int(steps.log.part[-1] - steps.log.part[0])
+    restarts = steps.restarts
     again = f", restarted {restarts} {choose_plural(restarts, 'time')}" if restarts else ""
-    repeated = count - len(np.unique(steps.log.step))
-    if repeated:
-        again += f" ({repeated:,} {choose_plural(repeated, 'step')} run again)"
+    if len(steps.first_tries_s):
+        again += f" ({describe_first_tries(steps)})"
     return f"{count:,} {choose_plural(count, 'step')} of {steps.mode.label}{gpus}{again}"
 
 

@@ -25,7 +25,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
 from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
-from tracekit.job.ray_tasks import measure_ray_headline
+from tracekit.job.ray.tasks import measure_ray_headline
 from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
 from tracekit.job.stages.periodic import describe_periodic_stages

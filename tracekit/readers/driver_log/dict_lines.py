@@ -15,7 +15,13 @@ SLIME_LINE = compile_lazily(r"(?:^|[\s\]])(?:perf|rollout|eval) ([0-9]{1,18}): (
 ROLL_STEP = '"system/step"'
 
 _TRL_KEYS = ("'step_time'", "'completions/", "'queue_wait_time_s'")
-_BAR = compile_lazily(r"\A\s{0,8}[0-9]{1,3}%\|[^|]{0,400}\| ([0-9]{1,18})/[0-9]{1,18} \[")
+_LABEL = r"\A(?:\s{0,5}[0-9]{1,5}:(?= ))?"
+"""Number of the task that `srun --label` puts before each line."""
+_BAR = compile_lazily(_LABEL + r"\s{0,8}[0-9]{1,3}%\|[^|]{0,400}\| ([0-9]{1,18})/[0-9]{1,18} \[")
+_BEFORE_DICT = compile_lazily(
+    _LABEL + r"\s{0,8}(?:[0-9]{1,3}%\|[^|]{0,400}\| [0-9]{1,18}/[0-9]{1,18} \[[^\]]{0,100}\])?(?=\{')"
+)
+"""Text before a dictionary on its line: a label, and a progress bar, which ends without a line break."""
 _WRAPPED_NUMBER = compile_lazily(
     r"(?:np\.|numpy\.|torch\.)?(?:float[0-9]{2}|u?int[0-9]{1,2}|tensor)\(([-+.\w]{1,60})(?:, [\w=':.]{1,60})*\)"
 )
@@ -80,15 +86,15 @@ def _add_dict(text: str, number: int, step: int, log: ConsoleLog) -> None:
 
 
 def is_trl_line(text: str) -> bool:
-    """Check whether a line is a dictionary with keys that TRL's trainers log."""
-    return text.startswith("{'") and any(key in text for key in _TRL_KEYS)
+    """Check whether a line is a dictionary with keys that TRL's trainers log, which may follow a progress bar."""
+    return _BEFORE_DICT.match(text) is not None and any(key in text for key in _TRL_KEYS)
 
 
 def add_trl_line(text: str, number: int, log: ConsoleLog) -> None:
     """Add the values that a trainer of TRL logs; their step is that of the progress bar, otherwise the next number."""
     if not is_trl_line(text):
         return
-    values = parse_python_dict(text.rstrip())
+    values = parse_python_dict(text[text.find("{'") :].rstrip())
     if values is None:
         log.values.damaged += 1
         return

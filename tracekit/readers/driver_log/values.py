@@ -206,7 +206,7 @@ def note_skipped_values(log: LoggedValues, losses: list[DataLoss], source: str) 
     """Yield notes on restarts, and on skipped lines and values."""
     damaged = "lines with timers that are not whole JSON were skipped"
     not_finite = "logged values that are not finite numbers were left out"
-    restarted = "restarts: steps begin again; each start is a part of its own, the last part counts"
+    restarted = "restarts: steps begin again; each start is a part of its own, the last try of each step counts"
     repeated = "steps were logged more than once: the last values count"
     begins = "steps are missing before the first: the run was resumed, and its file logger began a new file"
     counts: tuple[tuple[NoteSeverity, str, str, int], ...] = (

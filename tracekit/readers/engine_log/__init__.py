@@ -1,8 +1,8 @@
 """Logs of rollout engines and machines: running and waiting requests, KV cache, GPUs.
 
 These forms are read: server logs of vLLM (V0 and V1) and SGLang; scrapes of their Prometheus endpoints, one or
-several in a file; CSV of `nvidia-smi --query-gpu` with its header; tables of `nvidia-smi dmon` and `dcgmi dmon`. All
-other lines are skipped, among them those with prompts. rl-insight writes no metrics file: its gauges are on a Prometheus endpoint.
+several in a file; CSV of `nvidia-smi --query-gpu` with its header; tables of `nvidia-smi dmon`, `nvidia-smi pmon` and
+`dcgmi dmon`. All other lines are skipped, among them those with prompts. rl-insight writes no metrics file: its gauges are on a Prometheus endpoint.
 """
 
 from __future__ import annotations

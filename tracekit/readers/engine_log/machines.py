@@ -1,4 +1,4 @@
-"""Samples of a machine's GPUs: `nvidia-smi --query-gpu … --format=csv`, `nvidia-smi dmon` and `dcgmi dmon`."""
+"""Samples of a machine's GPUs: `nvidia-smi --query-gpu … --format=csv`, `nvidia-smi dmon` and `pmon`, and `dcgmi dmon`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.text.patterns import compile_lazily
 from tracekit.readers.engine_log.values import EngineValues
 
-NVIDIA_SMI, DCGM = "nvidia-smi", "dcgm"
+NVIDIA_SMI, PMON, DCGM = "nvidia-smi", "nvidia-smi pmon", "dcgm"
 
 MAX_COLUMNS = 200
 
@@ -42,6 +42,16 @@ _DMON_COLUMNS = {
 }
 """Columns of `nvidia-smi dmon`; its `sm` is the utilization that `--query-gpu` has, not the share of busy SMs."""
 
+_PMON_COLUMNS = {
+    "sm": ("gpu_busy_ratio", 0.01),
+    "mem": ("memory_busy_ratio", 0.01),
+    "fb": ("memory_used_bytes", 2.0**20),
+}
+"""Columns of `nvidia-smi pmon`: shares of time with a kernel, and with memory traffic, of one process, and its memory.
+
+Public outputs show them without times. Those of `-o DT` are read as `dmon` prints them.
+"""
+
 _DCGM_COLUMNS = {
     "SMACT": ("sm_active_ratio", 1.0),
     "SMOCC": ("sm_occupancy_ratio", 1.0),
@@ -56,7 +66,10 @@ _DCGM_COLUMNS = {
     "TMPTR": ("temperature_c", 1.0),
     "SMCLK": ("sm_clock_mhz", 1.0),
 }
-"""Columns of `dcgmi dmon`; those of the profiler (1001 to 1005) are shares of time from 0 to 1."""
+"""Columns of `dcgmi dmon`; those of the profiler (1001 to 1005) are shares of time from 0 to 1.
+
+Each name is the short name of its field in NVIDIA/DCGM, dcgmlib/src/dcgm_fields.cpp at 0fb66990409818236a5fec5e9a795456351579b9.
+"""
 
 _DMON_TIMES = frozenset({"Date", "Time"})
 
@@ -87,6 +100,8 @@ def parse_machine_header(line: str) -> MachineColumns | None:
     ['SMACT', 'TENSO']
     >>> parse_machine_header("#Time        gpu    pwr     sm").before
     2
+    >>> parse_machine_header("# gpu         pid   type     sm    mem     fb    command").system
+    'nvidia-smi pmon'
     """
     if line.startswith("#"):
         return _parse_dmon_header(line)
@@ -105,14 +120,13 @@ def _parse_dmon_header(line: str) -> MachineColumns | None:
         # An entity is two cells: `GPU 0`.
         return MachineColumns(DCGM, names[1:], 2) if not _DCGM_COLUMNS.keys().isdisjoint(names) else None
     before = names.index("gpu") + 1 if "gpu" in names[:3] else 0
-    if (
-        not before
-        or not _DMON_TIMES.issuperset(names[: before - 1])
-        or "pid" in names
-        or _DMON_COLUMNS.keys().isdisjoint(names)
-    ):
+    if not before or not _DMON_TIMES.issuperset(names[: before - 1]):
         return None
-    return MachineColumns(NVIDIA_SMI, names[before:], before)
+    names = names[before:]
+    system, known = (PMON, _PMON_COLUMNS) if names[:1] == ["pid"] else (NVIDIA_SMI, _DMON_COLUMNS)
+    if known.keys().isdisjoint(names) or (system == PMON and names[-1] != "command"):
+        return None
+    return MachineColumns(system, names, before)
 
 
 def _strip_unit(name: str) -> str:
@@ -124,7 +138,9 @@ def _strip_unit(name: str) -> str:
 def add_machine_line(line: str, number: int, columns: MachineColumns, log: EngineValues) -> None:
     """Add the values of one row; rows that do not fit the header, and values such as `[N/A]`, add nothing."""
     if columns.before:
-        _add_dmon_row(line.split(), number, columns, log)
+        # The last cell of a process is its command, which may have blanks or be empty.
+        cells = line.split(maxsplit=columns.before + len(columns.names) - 1)
+        _add_dmon_row(cells, number, columns, log)
         return
     try:
         cells = next(iter(csv.reader([line])), [])
@@ -146,26 +162,42 @@ def add_machine_line(line: str, number: int, columns: MachineColumns, log: Engin
 def _add_dmon_row(cells: Sequence[str], number: int, columns: MachineColumns, log: EngineValues) -> None:
     """Add a row of a table: `GPU 0  0.93  0.41` of dcgmi, `20260901  10:00:00  0  312  98` of nvidia-smi.
 
-    A GPU seen again begins a new sample. Only `nvidia-smi dmon -o DT` gives times.
+    A GPU or process seen again begins a new sample. Only `-o DT` of nvidia-smi gives times.
     """
     before = columns.before
+    if cells and columns.system == PMON and len(cells) == len(columns.names) + before - 1:
+        cells = [*cells, ""]
     if len(cells) != len(columns.names) + before or cells[0].startswith("#"):
         return
-    is_dcgm = columns.system == DCGM
-    gpu = f"{cells[0]} {cells[1]}" if is_dcgm else f"GPU {cells[before - 1]}"
-    if not columns.sample or gpu in columns.seen:
+    who = _name_sampled(cells, columns)
+    if who is None:
+        return
+    if not columns.sample or who in columns.seen:
         columns.sample = number
         columns.seen.clear()
-    columns.seen.add(gpu)
+    columns.seen.add(who)
     found = _DMON_TIME.fullmatch(f"{cells[0]} {cells[1]}") if before == _WITH_DATE else None
     ts_ns = log.clock.convert(found[1], found[2], found[3], (found[4], found[5], found[6], None)) if found else None
-    known = _DCGM_COLUMNS if is_dcgm else _DMON_COLUMNS
+    known = _COLUMNS_OF_TABLES[columns.system]
     for name, text in zip(columns.names, cells[before:], strict=True):
         amount = _AMOUNT.match(text)
         if name in known and amount:
             key, factor = known[name]
-            log.add(columns.sample, ts_ns, (columns.system, gpu), key, float(amount[1]) * factor, "level")
+            log.add(columns.sample, ts_ns, (columns.system, who), key, float(amount[1]) * factor, "level")
 
+
+_COLUMNS_OF_TABLES = {NVIDIA_SMI: _DMON_COLUMNS, PMON: _PMON_COLUMNS, DCGM: _DCGM_COLUMNS}
 
 _WITH_DATE = 3
-"""Cells before the columns of `nvidia-smi dmon -o DT`: date, time and GPU."""
+"""Cells before the columns of nvidia-smi with `-o DT`: date, time and GPU."""
+
+
+def _name_sampled(cells: Sequence[str], columns: MachineColumns) -> str | None:
+    """Name the GPU of a row, with the process of `pmon`; None for a GPU without a process."""
+    before = columns.before
+    if columns.system == DCGM:
+        return f"{cells[0]} {cells[1]}"
+    gpu = f"GPU {cells[before - 1]}"
+    if columns.system != PMON:
+        return gpu
+    return f"{gpu}, {cells[-1].strip() or 'process'} {cells[before]}" if cells[before].isdigit() else None

@@ -66,6 +66,8 @@ def describe_logged_stages(report: Report, rows: ExplorerRows) -> dict[str, Any]
     printable = [
         (make_printable(str(name), 120), ns, share, hours, make_printable(str(how or ""), 120))
         for (name, ns, share, how), (hours,) in zip(stages, gpu_hours, strict=True)
+        # Tries that ran again after a restart are part of no step.
+        if ns is not None
     ]
     return {"overview": {"rows": printable, "caption": make_printable(report.overview.caption, 300)}}
 
