@@ -5,6 +5,7 @@ from memory_builder import Allocator, frame, snapshot
 from snapshot_traces import loaded
 
 from tracekit.process.memory.frame_purposes import PARTS, find_frame_part
+from tracekit.process.memory.holders import list_memory_holders
 from tracekit.process.memory.live import list_live_memory
 from tracekit.process.memory.replay import replay_all_devices
 
@@ -172,13 +173,30 @@ def test_memory_of_the_loss_is_that_freed_before_its_backward_pass_ends(tmp_path
     assert purposes(tmp_path, allocator, entry) == expected
 
 
+def test_modules_that_an_engine_loads_are_its_weights_and_not_the_trainer_s(tmp_path):
+    allocator = Allocator()
+    loading = frame("load_model", SITE + "vllm/v1/worker/gpu_worker.py", 7)
+    allocator.alloc(100, [*LINEAR[:1], loading, TRAIN])
+    allocator.alloc(10, LINEAR)
+    allocator.alloc(1, [CALL, loading])  # a forward pass to measure memory
+    assert purposes(tmp_path, allocator) == {"engine_weights": 100, "parameter": 10, "activation": 1}
+    trace = loaded(tmp_path, allocator)
+    (replay,) = trace.derived(replay_all_devices)
+    at_end = {
+        name: column[-1] for name, column in list_memory_holders(trace, replay).items() if name.endswith("_bytes")
+    }
+    assert [at_end[f"{name}_bytes"] for name in ("weights", "trainer_state", "activations", "other")] == [100, 10, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "file", "part"),
     [
         ("update", SITE + "transformers/cache_utils.py", "KV cache"),
         ("init_kv_cache", "/job/engine.py", "KV cache"),
         ("initialize_kv_cache", SITE + "vllm/v1/worker/gpu_model_runner.py", "KV cache"),
-        ("load_model", SITE + "vllm/v1/worker/gpu_worker.py", "parameter"),
+        ("load_model", SITE + "vllm/v1/worker/gpu_worker.py", "engine weights"),
+        ("load_model", "sglang/srt/model_executor/model_runner.py", "engine weights"),
+        ("_create_buffers", "sglang/srt/mem_cache/memory_pool.py", "KV cache"),
         ("from_pretrained", SITE + "transformers/modeling_utils.py", "parameter"),
         ("convert", TORCH + "nn/modules/module.py", "parameter"),
         ("load_state_dict", TORCH + "optim/optimizer.py", "optimizer state"),

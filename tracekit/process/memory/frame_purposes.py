@@ -23,20 +23,21 @@ Ints = npt.NDArray[np.int64]
 
 PARTS = (
     *("nothing", "parameter", "optimizer state", "gradient", "forward", "backward", "optimizer"),
-    *("zero_grad", "workspace", "KV cache", "graph", "communication"),
+    *("zero_grad", "workspace", "engine weights", "KV cache", "graph", "communication"),
 )
 """Parts of a program that a frame names."""
 
-NOTHING, PARAMETER, STATE, GRADIENT, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, WORKSPACE, KV_CACHE, GRAPH, TRAFFIC = (
-    range(len(PARTS))
-)
+NOTHING, PARAMETER, STATE, GRADIENT, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD = range(8)
+WORKSPACE, ENGINE, KV_CACHE, GRAPH, TRAFFIC = range(8, len(PARTS))
 
 _OF_POOLS = {
-    "engine weights": PARAMETER,
+    "engine weights": ENGINE,
     "engine KV cache": KV_CACHE,
     "graph": GRAPH,
     "communication": TRAFFIC,
 }
+_FILLS_CACHE = "_create_buffers"
+"""Function of SGLang whose region is its KV cache; its other regions are weights."""
 _WORKSPACE = compile_lazily(r".*(?:at|c10)::cuda::\w*[wW]orkspace.*", re.DOTALL)
 _KV_CACHE = re.compile(r"kv_?cache|past_key_value", re.IGNORECASE)
 _KV_CACHE_FILE = re.compile(r"cache_utils|kv_?cache", re.IGNORECASE)
@@ -76,8 +77,8 @@ def find_frame_part(name: str, file: str) -> int:
     if profiled is not None:
         name, file = profiled[3], profiled[1]
     pool_class = classify_frame_purpose(name, file)
-    if pool_class in _OF_POOLS:
-        return _OF_POOLS[pool_class]
+    if pool_class is not None:
+        return _OF_POOLS.get(pool_class, KV_CACHE if name == _FILLS_CACHE else ENGINE)
     if not file.endswith(".py"):
         return _find_native_part(name)
     path = "/" + file.replace("\\", "/")
@@ -130,7 +131,8 @@ class StackParts:
 def find_stack_parts(trace: Trace) -> StackParts:
     """Find the part that each stack belongs to: that of its innermost frame with one.
 
-    A workspace or a capture of a graph counts wherever it is in the stack. In a file whose `forward` modules call, `__init__` makes
+    A workspace or a capture of a graph counts wherever it is in the stack, and parameters that an engine loads are the
+    engine's weights. In a file whose `forward` modules call, `__init__` makes
     parameters; in a file whose `step` an optimizer calls, it makes optimizer state.
     """
     name, file, stack = trace.texts("stacks", "name"), trace.texts("stacks", "file"), trace.numbers("stacks", "stack")
@@ -153,6 +155,8 @@ def find_stack_parts(trace: Trace) -> StackParts:
     # The innermost frame is written last.
     known = known[np.argsort(-trace.numbers("stacks", "depth")[known], kind="stable")]
     parts[place[known]] = part[known]
+    is_loading = count_by_group(place[part == ENGINE], len(keys)) > 0
+    parts[is_loading & (parts == PARAMETER)] = ENGINE
     for everywhere in (GRAPH, WORKSPACE):
         parts[place[part == everywhere]] = everywhere
     return StackParts(keys, parts)

@@ -38,7 +38,12 @@ _OF_CLASS = {
 }
 _STATE = ("parameter", "gradient", "optimizer")
 _TRANSIENT = ("activation", "temporary", "input", "autograd")
-_DIRECTLY = {"kv_cache": "kv_cache", "graph": "graphs", "communication": "communication"}
+_DIRECTLY = {
+    "engine_weights": "weights",
+    "kv_cache": "kv_cache",
+    "graph": "graphs",
+    "communication": "communication",
+}
 """Holders in the default pool of purposes by call stacks."""
 _KNOWN = ("recorded", "metadata", "stack")
 """Bases of a category that names the use of a tensor; a stage or a compiled graph does not."""

@@ -22,24 +22,26 @@ Mask = npt.NDArray[np.bool_]
 
 PURPOSES = (
     *("parameter", "gradient", "optimizer_state", "activation", "temporary"),
-    *("workspace", "kv_cache", "graph", "communication"),
+    *("workspace", "engine_weights", "kv_cache", "graph", "communication"),
 )
 """Purposes by stacks and lifetimes. Parameters include buffers of modules; a workspace is a library's."""
 
-_PARAMETER, _GRADIENT, _STATE, _ACTIVATION, _TEMPORARY, _WORKSPACE, _KV_CACHE, _GRAPH, _TRAFFIC = range(len(PURPOSES))
+_PARAMETER, _GRADIENT, _STATE, _ACTIVATION, _TEMPORARY = range(5)
 
 _DIRECTLY = {
     of.PARAMETER: _PARAMETER,
     of.STATE: _STATE,
     of.GRADIENT: _GRADIENT,
     of.FORWARD: _ACTIVATION,
-    of.WORKSPACE: _WORKSPACE,
-    of.KV_CACHE: _KV_CACHE,
-    of.GRAPH: _GRAPH,
-    of.TRAFFIC: _TRAFFIC,
+    of.WORKSPACE: PURPOSES.index("workspace"),
+    of.ENGINE: PURPOSES.index("engine_weights"),
+    of.KV_CACHE: PURPOSES.index("kv_cache"),
+    of.GRAPH: PURPOSES.index("graph"),
+    of.TRAFFIC: PURPOSES.index("communication"),
 }
 _PHASE_OF = {
     of.PARAMETER: of.PARAMETER,
+    of.ENGINE: of.PARAMETER,
     of.STATE: of.OPTIMIZER,
     of.OPTIMIZER: of.OPTIMIZER,
     of.GRADIENT: of.BACKWARD,
