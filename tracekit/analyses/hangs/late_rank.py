@@ -8,7 +8,7 @@ from typing import Any
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.hangs.claims import phrase_ranks
 from tracekit.job.collectives.hangs.dumps import RankDump, collect_dumps, get_group_title
-from tracekit.job.collectives.hangs.lateness import LateRank, count_timed_calls, find_late_ranks
+from tracekit.job.collectives.hangs.lateness import LateArrival, count_timed_calls, find_late_arrivals
 from tracekit.job.collectives.hangs.verdicts import search_hangs
 from tracekit.job.frames import make_run_heading, phrase_run
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
@@ -29,7 +29,7 @@ _HEADINGS = """
     frame | called in
 """
 
-Late = Mapping[str | None, Sequence[LateRank]]
+Late = Mapping[str | None, Sequence[LateArrival]]
 
 
 def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -44,13 +44,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     counts = {run: count_timed_calls(of_run) for run, of_run in dumps.items()}
     if not any(counts.values()):
         return None
-    late = {
-        run: [] if _may_hang(of_run, least_wait_ns) else
-        find_late_ranks(of_run, limit["min_calls"], limit["last_ratio"], limit["late_ms"] * 1e6)
-        for run, of_run in dumps.items()
-    }  # fmt: skip
+    late: dict[str | None, Sequence[LateArrival]] = {}
+    for run, of_run in dumps.items():
+        limits = limit["min_calls"], limit["last_ratio"], limit["late_ms"] * 1e6
+        late[run] = [] if _may_hang(of_run, least_wait_ns) else find_late_arrivals(of_run, *limits)
     return ANALYSIS.answered(
-        judged=[_judge_run(measured, thresholds, run, ranks, dumps[run]) for run, ranks in late.items() if counts[run]],
+        judged=[
+            _judge_arrivals(measured, thresholds, run, ranks, dumps[run]) for run, ranks in late.items() if counts[run]
+        ],
         metrics=lambda: (Metric("timed_calls", sum(counts.values()), "count", label="collectives with durations"),),
         sheets=lambda: select_filled_sheets(_make_late_sheet(measured, late)),
     )
@@ -62,11 +63,11 @@ def _may_hang(dumps: Mapping[int, RankDump], least_wait_ns: float) -> bool:
     return search.cause is not None or search.conflict is not None
 
 
-def _judge_run(
+def _judge_arrivals(
     measured: Measurements,
     thresholds: Thresholds,
     run: str | None,
-    late: Sequence[LateRank],
+    late: Sequence[LateArrival],
     dumps: Mapping[int, RankDump],
 ) -> Finding | Verdict:
     """Make the finding of one run, or a clear verdict."""
@@ -90,7 +91,7 @@ def _judge_run(
     )
 
 
-def _list_lateness(first: LateRank, late: Sequence[LateRank]) -> Iterator[Metric]:
+def _list_lateness(first: LateArrival, late: Sequence[LateArrival]) -> Iterator[Metric]:
     """List the numbers of a late rank."""
     yield Metric("late", first.late_ns, "ns", "lower", label="median time after the rank before it")
     yield Metric("waited", first.waited_ns, "ns", "lower", label=f"wait for it alone, in {first.last:,} calls")
@@ -100,7 +101,7 @@ def _list_lateness(first: LateRank, late: Sequence[LateRank]) -> Iterator[Metric
         yield Metric("late_sites", len(late), "count", label="call sites at which a rank arrives last")
 
 
-def _list_late_caveats(first: LateRank, dumps: Mapping[int, RankDump]) -> Iterator[str]:
+def _list_late_caveats(first: LateArrival, dumps: Mapping[int, RankDump]) -> Iterator[str]:
     """List the limits of the durations."""
     yield "a rank may be late because it waited for another group's collective: see the table"
     if first.key[2]:
@@ -112,10 +113,13 @@ def _list_late_caveats(first: LateRank, dumps: Mapping[int, RankDump]) -> Iterat
 def _make_late_sheet(measured: Measurements, late: Late) -> Sheet:
     """Make the table of call sites at which a rank arrives last."""
     rows = [
-        (run, get_group_title(rank.key), rank.op, rank.rank, rank.late_ns, rank.last, rank.calls, rank.waited_ns, rank.frame)
-        for run, ranks in late.items()
-        for rank in ranks
-    ]  # fmt: skip
+        (
+            *(run, get_group_title(one.key), one.op, one.rank),
+            *(one.late_ns, one.last, one.calls, one.waited_ns, one.frame),
+        )
+        for run, of_run in late.items()
+        for one in of_run
+    ]
     headings = parse_headings(_HEADINGS)
     frame = from_rows(("run", *(heading.name for heading in headings)), rows)
     return make_sheet("late_ranks", "Ranks that arrive last", (*make_run_heading(measured), *headings), frame)

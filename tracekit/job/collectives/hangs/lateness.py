@@ -20,7 +20,7 @@ Arrivals = Mapping[int, Record]
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
+class LateArrival:
     """A rank that arrives last at the collectives of one call site.
 
     `late_ns` is the median over `calls` of the time after the arrival of the rank before it; `last` counts the calls in which it is
@@ -44,16 +44,16 @@ class LateRank:
         return min(self.waited_ns / self.span_ns, 1.0) if self.span_ns else None
 
 
-def find_late_ranks(
+def find_late_arrivals(
     dumps: Mapping[int, RankDump], min_calls: float, last_ratio: float, late_ns: float
-) -> list[LateRank]:
+) -> list[LateArrival]:
     """Find the ranks that arrive last in most calls of a call site, those that the others wait for most first."""
     keys = dict.fromkeys(key for dump in dumps.values() for key in dump.groups)
     late = [
         rank
         for key in keys
         for calls in _group_timed_calls(dumps, key).values()
-        if len(calls) >= min_calls and (rank := _find_late_rank(key, calls, last_ratio, late_ns)) is not None
+        if len(calls) >= min_calls and (rank := _find_late_arrival(key, calls, last_ratio, late_ns)) is not None
     ]
     return sorted(late, key=lambda rank: (-rank.waited_ns, rank.rank, rank.key, rank.op))
 
@@ -89,7 +89,9 @@ def _list_timed_collectives(dumps: Mapping[int, RankDump], key: GroupKey, ranks:
             yield dict(zip(ranks, records, strict=True))
 
 
-def _find_late_rank(key: GroupKey, calls: Sequence[Arrivals], last_ratio: float, late_ns: float) -> LateRank | None:
+def _find_late_arrival(
+    key: GroupKey, calls: Sequence[Arrivals], last_ratio: float, late_ns: float
+) -> LateArrival | None:
     """Find the rank that is last in most calls of a site; None if it is so in too few, or hardly late."""
     ranks = tuple(calls[0])
     durations = np.array([[arrivals[rank].dur_ns for rank in ranks] for arrivals in calls], np.int64)
@@ -103,7 +105,7 @@ def _find_late_rank(key: GroupKey, calls: Sequence[Arrivals], last_ratio: float,
         return None
     created = [r.created_ns for r in (arrivals[ranks[place]] for arrivals in calls) if r.created_ns is not None]
     first = calls[0][ranks[place]]
-    return LateRank(
+    return LateArrival(
         *(ranks[place], key, first.op, first.frame, ranks, len(calls), int(is_last.sum()), median),
         waited_ns=int(late[is_last].sum()),
         span_ns=max(created) - min(created) if len(created) > 1 else None,
