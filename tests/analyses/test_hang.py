@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analyses.rl_report import rows, section
 from chrome_builder import write
-from flight_dumps import START_NS, dump, job, pending, ras, record, watchdog
+from flight_dumps import START_NS, dump, job, pending, pickled, ras, record, timed, watchdog
 from rules.firing import write_sources
 
 from tracekit.pipeline import analyze
@@ -326,3 +326,114 @@ def test_the_table_of_ranks_says_who_waits_and_who_blocks(tmp_path):
         (0, "waits", 4), (1, "blocks it", 3), (2, "waits", 4)
     ]  # fmt: skip
     assert json.loads((REAL / "missing" / "written.json").read_text()).keys() == {"0", "1", "2"}
+
+
+def clear(path):
+    """Findings and verdicts about ranks that are late, of a report without a hang."""
+    out = analyze(path, questions=("late-rank",))
+    assert "hang" not in " ".join(finding.claim for finding in out.findings)
+    return [finding.claim for finding in out.findings], [
+        verdict.answer for verdict in section(out, "late-rank").verdicts
+    ]
+
+
+def test_a_job_that_runs_names_the_late_rank_of_each_site_the_longest_wait_first(tmp_path):
+    """Rank 1 is 5 ms late in 9 of 10 reductions at one line, and 3 ms in all of 20 gathers at another."""
+
+    def at(line):
+        return {"frames": [{"name": "step", "filename": "/job/train.py", "line": line}]}
+
+    reductions = [
+        [timed(seq, 1 if rank == 1 and seq < 10 else 6, **at(5)) for seq in range(1, 11)] for rank in range(3)
+    ]
+    gathers = [[timed(seq, 1 if rank == 1 else 4, "all_gather", **at(9)) for seq in range(11, 31)] for rank in range(3)]
+    dumps = job(*(first + second for first, second in zip(reductions, gathers, strict=True)))
+    folder = write_sources(tmp_path, {name.replace(".json", ""): pickled(data) for name, data in dumps.items()})
+    claims, _ = clear(folder)
+    assert claims == [
+        "rank 1 arrives last at all_gather of default_pg in step (/job/train.py:9): 3.00 ms (median) after the rank before it, in 20 of 20 calls"
+    ]
+    found = rows(analyze(folder, questions=("late-rank",)), "late-rank", "late_ranks")
+    assert [(row["collective"], row["wait for it alone"], row["calls in which it is last"]) for row in found] == [
+        ("all_gather", 60_000_000, 20), ("all_reduce", 45_000_000, 9),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("calls", "late_ms", "last", "names_it"),
+    [(10, 1.0, 9, True), (9, 1.0, 9, False), (10, 0.9, 10, False), (10, 5.0, 8, False)],
+)
+def test_a_rank_is_late_from_10_calls_a_median_of_1_ms_and_nine_tenths_on(tmp_path, calls, late_ms, last, names_it):
+    of_ranks = [[timed(seq, 20) for seq in range(1, calls + 1)] for _ in range(3)]
+    of_ranks[2] = [timed(seq, 20 - late_ms if seq <= last else 21) for seq in range(1, calls + 1)]
+    claims, answers = clear(write_sources(tmp_path, job(*of_ranks)))
+    assert (len(claims), answers) == ((1, []) if names_it else (0, ["clear"]))
+
+
+def test_operations_that_a_rank_may_end_early_and_records_without_a_duration_are_not_compared(tmp_path):
+    shorter = [[timed(seq, 2 if rank else 50, "broadcast") for seq in range(1, 21)] for rank in range(2)]
+    untimed = [[record(seq) for seq in range(1, 21)] for _ in range(2)]
+    for name, of_ranks in (("broadcast", shorter), ("untimed", untimed)):
+        out = analyze(write_sources(tmp_path / name, job(*of_ranks, ranks="[0, 1]")), questions=("hang", "late-rank"))
+        assert out.findings == ()
+        assert [section.id for section in out.sections if section.id == "late-rank"] == []
+
+
+def test_a_hang_is_reported_without_a_late_rank(tmp_path):
+    late = [[timed(seq, 1 if rank == 1 else 20) for seq in range(1, 21)] for rank in range(3)]
+    waits = [*late[0], pending(21)], late[1], [*late[2], pending(21)]
+    out = analyze(write_sources(tmp_path, job(*waits)), questions=("hang", "late-rank"))
+    assert [finding.rule for finding in out.findings] == ["hang"]
+
+
+@pytest.mark.parametrize("case", ["finished", "uneven", "subgroup", "p2p", "restart"])
+def test_dumps_of_gloo_have_no_durations_and_name_no_late_rank(case):
+    assert analyze(REAL / case, questions=("hang", "late-rank")).findings == ()
+
+
+def configured(*of_ranks, members):
+    """Dumps in which rank r lists the members `members[r]` of the default group; None: no configuration."""
+    configs = [{} if text is None else {"0": {"name": "0", "desc": "default_pg", "ranks": text}} for text in members]
+    return {
+        f"dumps/rank_{rank}.json": dump(records, pg_config=config)
+        for rank, (records, config) in enumerate(zip(of_ranks, configs, strict=True))
+    }
+
+
+def test_dumps_that_disagree_about_the_members_of_a_group_name_no_rank_but_say_so_in_one_line(tmp_path):
+    """Without the conflict, rank 2 would be missing; but its dump is of an attempt with two ranks."""
+    of_ranks = [record(1), pending(2)], [record(1), pending(2)], [record(1)]
+    folder = write_sources(tmp_path, configured(*of_ranks, members=("[0, 1, 2]", "[0, 1, 2]", "[1, 2]")))
+    out = report(folder)
+    assert out.findings == ()
+    line = (
+        "flight-recorder dumps disagree about the ranks of default_pg: 0–2 by ranks 0, 1; 1, 2 by rank 2. They are not of "
+        "one attempt of a job, so their collectives are not compared"
+    )
+    assert out.cautions == (line,)
+    (verdict,) = [verdict for verdict in section(out, "hang").verdicts if verdict.rule == "hang"]
+    assert (verdict.answer, verdict.reason) == ("insufficient data", line)
+    same = configured(*of_ranks, members=("[0, 1, 2]",) * 3)
+    assert find(write_sources(tmp_path / "same", same)).startswith("rank 2 did not reach all_reduce #2")
+
+
+def test_a_dump_without_members_takes_those_of_the_others(tmp_path):
+    """Rank 2 arrived: as a group of its own, its records would be missing from that of the others."""
+    of_ranks = [record(1), pending(2)], [record(1), pending(2)], [record(1), pending(2)]
+    folder = write_sources(tmp_path, configured(*of_ranks, members=("[0, 1, 2]", "[0, 1, 2]", None)))
+    out = report(folder)
+    assert (out.findings, out.cautions) == ((), ())
+
+
+def test_groups_of_one_name_without_a_common_rank_are_different_groups(tmp_path):
+    pair = {"pg_id": 1, "process_group": ["1", "tp"]}
+    files = {}
+    for rank in range(4):
+        members = "[0, 1]" if rank < 2 else "[2, 3]"
+        config = {"1": {"name": "1", "desc": "tp", "ranks": members}}
+        made = [record(1, **pair)] if rank == 3 else [record(1, **pair), pending(2, **pair)]
+        files[f"dumps/rank_{rank}.json"] = dump(made, pg_config=config)
+    assert find(write_sources(tmp_path, files)).startswith(
+        "rank 3 did not reach all_reduce #2 of tp; rank 2 waits in it"
+    )
+    assert report(tmp_path).cautions == ()

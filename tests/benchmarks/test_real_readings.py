@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,18 @@ def test_the_peak_of_a_snapshot_is_replayed(tmp_path):
     peak = memory.peak_of(a_snapshot(tmp_path, entries, [(3, 20), (9, 5)], reserved=60))
     assert (peak.requested, peak.reserved) == (55, 100)
     assert peak.sites["train.py:7"] == 50
+
+
+def test_a_category_that_the_report_has_otherwise_is_seen():
+    """A person reads 60 + 30 + 10; the report has 50 as parameters, 30 by other means and 20 without a use."""
+    peak = memory.Peak(100, 100, Counter())
+    rows = ["parameter", "a profiler", 50], ["activation", "call stacks", 30], ["not told", None, 20]
+    said = said_of({}, a_table("live_categories", ["category", "how", "size_bytes"], *rows))
+    read = ("parameter", 60), ("activation", 30), ("other", 10)
+    reading = memory.MemoryReading(path="", why="", categories=read)
+    assert memory.category_misses(reading, peak, said) == ["parameter 50 bytes, not 60"]
+    fewer = memory.MemoryReading(path="", why="", categories=read[:2])
+    assert memory.category_misses(fewer, peak, said)[0] == "misread: the categories sum to 90, not 100"
 
 
 def test_a_snapshot_that_holds_more_than_plain_containers_is_refused(tmp_path):

@@ -42,7 +42,9 @@ def answers(result):
 
 ALONE = [firing for firing in FIRES.values() if isinstance(firing.rows, list)]
 # A flight-recorder dump is of one rank, which its file name has.
-OF_RANKS = [firing for rule, firing in FIRES.items() if not isinstance(firing.rows, list) and rule != "hang"]
+OF_RANKS = [
+    firing for rule, firing in FIRES.items() if not isinstance(firing.rows, list) and rule not in ("hang", "late-rank")
+]
 
 
 @pytest.mark.parametrize(

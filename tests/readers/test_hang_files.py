@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from flight_dumps import dump, pending, pickled, ras, record, watchdog
+from flight_dumps import dump, pending, pickled, ras, record, timed, watchdog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -305,3 +305,13 @@ def test_the_reader_of_dumps_depends_on_when_a_file_was_written(tmp_path):
     before = reader.describe_dependencies(path)
     os.utime(path, ns=(1, 1))
     assert reader.describe_dependencies(path) != before
+
+
+def test_durations_are_in_ns_and_impossible_ones_are_unknown(tmp_path):
+    values = [0.25, 3, 0, None, "0.5", True, -1.0, float("nan"), float("inf")]
+    records = [timed(seq, value) for seq, value in enumerate(values, 1)]
+    data = dump(records)
+    for name, content in (("rank_0.json", data), ("rank_0", pickled(data))):
+        (tmp_path / name).write_bytes(content)
+        made = load(tmp_path / name)["collective_records"]["dur_ns"].astype(object)
+        assert made.where(made.notna(), None).tolist() == [250_000, 3_000_000, 0, None, None, None, None, None, None]

@@ -92,7 +92,7 @@ PAGES = Path(analyses.__file__).parent
 OF_LOGS = {page.stem for subject in ("run_log", "engines") for page in (PAGES / subject).glob("*.md")}
 
 WITHOUT_CHANGE = OF_LOGS | {
-    "fragmentation", "hang", "low-gpu-utilization", "memory-growth", "memory-imbalance", "memory-near-limit",
+    "fragmentation", "hang", "late-rank", "low-gpu-utilization", "memory-growth", "memory-imbalance", "memory-near-limit",
     "out-of-memory", "profiling-artefact", "ragged-micro-batches", "reserved-growth", "slow-first-iterations", "start-up",
 }  # fmt: skip
 """Rules about logs, which record no dependencies, about memory, the recording or idle time without a cause, and two whose pages say why nothing can be replayed."""

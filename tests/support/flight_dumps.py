@@ -28,6 +28,11 @@ def pending(seq: int, op: str = "all_reduce", **facts: Any) -> dict[str, Any]:
     return record(seq, op, state="started", retired=False, **facts)
 
 
+def timed(seq: int, ms: float, op: str = "all_reduce", **facts: Any) -> dict[str, Any]:
+    """A completed record with the duration that TORCH_NCCL_ENABLE_TIMING=1 adds."""
+    return record(seq, op, duration_ms=ms, **facts)
+
+
 def dump(records: list[dict[str, Any]], *, ranks: str = "[0, 1, 2]", status: bool = True, **more: Any) -> bytes:
     """A dump in JSON with the status that follows from the records; without `status`, with none."""
     names = {str(r["pg_id"]): tuple(r["process_group"]) for r in records} or {"0": DEFAULT}

@@ -144,6 +144,7 @@ QUESTIONS = (
     "engines.engine_log",
     "engines.requests",
     "hangs.hang",
+    "hangs.late_rank",
     "rl.ray_tasks",
     "time.host",
     "time.cpu",

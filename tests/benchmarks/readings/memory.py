@@ -9,6 +9,7 @@ import json
 import pickle
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -20,11 +21,15 @@ from benchmarks.readings.said import Said
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReading(Reading):
-    """A reading of memory snapshots or of a timeline; `site` is the line of the program that holds most at the peak."""
+    """A reading of memory snapshots or of a timeline; `site` is the line of the program that holds most at the peak.
+
+    `categories` are the bytes of each use at the peak, as a person decides them by the stacks of the blocks.
+    """
 
     kinds: tuple[str, ...] = ("snapshot",)
     rules: tuple[str, ...] = ("",)
     site: str = ""
+    categories: tuple[tuple[str, int], ...] = ()
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -61,8 +66,7 @@ def peak_of(snapshot: dict[str, Any]) -> Peak:
     """Replay the entries of the first device with any, from the blocks that the snapshot ends with."""
     device, trace = next((pair for pair in enumerate(snapshot["device_traces"]) if pair[1]), (0, []))
     segments = [each for each in snapshot["segments"] if each.get("device", 0) == device]
-    active = [block for each in segments for block in each["blocks"] if block["state"] != "inactive"]
-    blocks = {_address(block): (_requested(block), site_of(block)) for block in active}
+    blocks = {address: (_requested(block), site_of(block)) for address, block in _blocks_in_use(segments)}
     live, before = _before(trace, blocks)
     held = sum(size for size, _ in live.values()) + before
     most, sites = held, Counter(_by_site(live, before))
@@ -111,9 +115,15 @@ def _most_reserved(segments: list[dict[str, Any]], trace: list[dict[str, Any]]) 
     return most
 
 
-def _address(block: dict[str, Any]) -> Any:
-    history = block.get("history") or [{}]
-    return block.get("address") or history[0].get("addr") or id(block)
+def _blocks_in_use(segments: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Blocks with their addresses: as recorded, or one behind the other."""
+    for segment in segments:
+        address = segment.get("address", 0)
+        for block in segment["blocks"]:
+            history = block.get("history") or [{}]
+            if block["state"] != "inactive":
+                yield block.get("address") or history[0].get("addr") or address, block
+            address += block["size"]
 
 
 def _requested(block: dict[str, Any]) -> int:
@@ -156,10 +166,29 @@ def snapshot_misses(reading: MemoryReading, peak: Peak, said: Said) -> list[str]
     site, size = max(((s, n) for s, n in peak.sites.items() if s), key=lambda each: each[1], default=("", 0))
     if site != reading.site:
         wrong.append(f"misread: {site or 'nothing'} holds most, not {reading.site or 'nothing'}")
-    rows = [row for row in said.table if site and f"{site} " in f"{row.get('where')} "]
+    if site and not any(f"{site} " in f"{row.get('where')} " for row in said.table):
+        wrong.append(f"the first screen does not list {site}")
+    rows = [row for row in said.sheet("live_peak") if site and f"{site} " in f"{row['where']} "]
     if site and abs(sum(row["size_bytes"] for row in rows) - size) > WITHIN * peak.requested:
         wrong.append(f"{site} holds {[row['size_bytes'] for row in rows]}, not {size:,} bytes")
     return wrong
+
+
+def category_misses(reading: MemoryReading, peak: Peak, said: Said) -> list[str]:
+    """Compare the uses of the memory at the peak; `other` are those that the report leaves open."""
+    reported: Counter[str] = Counter()
+    for row in said.sheet("live_categories"):
+        reported[row["category"]] += row["size_bytes"] if row["how"] else 0
+    read = dict(reading.categories)
+    names = dict.fromkeys((*read, *(name for name, size in reported.items() if size)))
+    names.pop("other", None)
+    total = sum(read.values())
+    misread = [] if total == peak.requested else [f"misread: the categories sum to {total:,}, not {peak.requested:,}"]
+    return misread + [
+        f"{name} {reported[name]:,} bytes, not {read.get(name, 0):,}"
+        for name in names
+        if abs(reported[name] - read.get(name, 0)) > WITHIN * peak.requested
+    ]
 
 
 def read_memory(reading: MemoryReading, path: Path, said: Said) -> tuple[str, list[str]]:
@@ -172,4 +201,5 @@ def read_memory(reading: MemoryReading, path: Path, said: Said) -> tuple[str, li
     files = [path] if path.is_file() else sorted(path.rglob("*.pickle"))
     peak = max((peak_of(load_snapshot(file)) for file in files), key=lambda each: each.requested)
     figures = f"{peak.requested / 2**20:10.1f} MiB of {peak.reserved / 2**20:.1f}"
-    return figures, snapshot_misses(reading, peak, said) + first_line_misses(reading, said)
+    wrong = snapshot_misses(reading, peak, said) + category_misses(reading, peak, said)
+    return figures, wrong + first_line_misses(reading, said)

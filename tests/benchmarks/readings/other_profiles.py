@@ -140,46 +140,73 @@ HOST_READINGS = (
 MEMORY_READINGS = (
     MemoryReading(
         path=NIU + "and_backward_memory_snapshot_100.pickle", site="linear.py:36",
+        categories=(("activation", 313_330_420), ("optimizer_state", 181_571_584), ("parameter", 90_785_792), ("temporary", 80_000_004), ("workspace", 17_039_360), ("input", 8_080)),
         why="complete from the first segment on: 651 MiB requested of 750",
     ),
     MemoryReading(
         path=NIU + "and_backward_memory_snapshot_200.pickle", site="softmax.py:14",
+        categories=(("activation", 780_340_820), ("optimizer_state", 181_571_584), ("temporary", 160_000_004), ("parameter", 90_785_792), ("workspace", 17_039_360), ("input", 16_080)),
         why="twice the context: softmax holds a quarter of 1.15 GiB",
     ),
     MemoryReading(
         path=NIU + "and_backward_memory_snapshot_200_mixed_precision.pickle", site="softmax.py:14",
+        categories=(("activation", 523_820_500), ("optimizer_state", 181_571_584), ("temporary", 134_144_004), ("parameter", 90_785_792), ("gradient", 29_790_208), ("workspace", 17_039_360), ("input", 16_080)),
         why="mixed precision: 932 MiB",
     ),
     MemoryReading(
-        path=NIU + "memory_snapshot_150.pickle", site="softmax.py:14", why="forward alone: 598 MiB",
+        path=NIU + "memory_snapshot_150.pickle", site="softmax.py:14", categories=(("activation", 527_625_616), ("parameter", 90_785_792), ("workspace", 8_519_680), ("input", 12_000)),
+        why="forward alone: 598 MiB",
     ),
     MemoryReading(
         path=MEMORY + "MAGMA27+assignment2-systems/memory_snapshot.pickle", site="model.py:39",
+        categories=(("activation", 12_877_758_464), ("parameter", 514_501_632), ("gradient", 514_501_632), ("workspace", 17_039_360), ("other", 196_612)),
+        argued=(("parameter", "in use before the recording began, with an empty stack: only the sizes tell, twice the shapes of the model"),
+                ("gradient", "the same")),
         why="13.0 GiB requested of 13.2; activations of model.py:39 hold most",
     ),
     MemoryReading(
         path=MEMORY + "bcrafton+assignment2-systems/memory_snapshot.pickle", site="optimizer.py:78",
+        categories=(("optimizer_state", 1_832_460_288), ("parameter", 761_840_640), ("gradient", 761_840_640), ("temporary", 463_168_512), ("workspace", 17_039_360), ("activation", 12_865_792), ("input", 1_024), ("other", 16_384)),
+        argued=(("parameter", "in use before the recording began, with an empty stack: only the sizes tell, twice the shapes of the model"),
+                ("gradient", "the same")),
         why="3.6 GiB requested of 3.9, most before the recording; a step of AdamW makes temporaries",
     ),
     MemoryReading(
         path=MEMORY + "LfieLike+SketchKV2/my_snapshot.pickle", site="cache_utils_V2.py:224",
+        categories=(("parameter", 13_477_032_064), ("kv_cache", 2_894_524_416), ("workspace", 8_519_680), ("other", 32_016)),
+        argued=(("parameter", "in use before the recording began, with an empty stack: only the sizes tell, those of a Llama of 7 billion"),),
         why="15.3 GiB requested of 16.0; four fifths without a Python frame: weights",
     ),
     MemoryReading(
         path=YIYI + "1.3b_snapshot.pickle", site="pytorch_backend.py:195",
+        categories=(("parameter", 5_674_860_544), ("activation", 8_962_048), ("workspace", 8_519_680), ("other", 4_104)),
         why="5.3 GiB requested of 7.1, all by one line of FlexGen",
     ),
     MemoryReading(
         path=YIYI + "log1_1.3b_snapshot.pickle", site="pytorch_backend.py:195",
+        categories=(("parameter", 799_096_832), ("workspace", 8_519_680), ("activation", 2_224_128), ("other", 8_688)),
+        argued=(("workspace", "8,519,680 bytes, the size of cuBLAS' default workspace; the stack has no C++ frame"),),
         why="774 MiB requested of 1,766",
     ),
     MemoryReading(
         path=YIYI + "oom_snapshot.pickle", site="pytorch_backend.py:190",
+        categories=(("parameter", 11_840_159_744),),
         why="all of 11.0 GiB is in use, by one line of FlexGen",
     ),
     MemoryReading(
         path=MEMORY + "SIMULATED_cpu_allocsim", rules=("memory-growth",), place="simgen.py:13 leak", site="simgen.py:14",
+        categories=(("optimizer_state", 42_106_968), ("temporary", 33_562_636), ("parameter", 21_053_472), ("gradient", 21_053_472), ("other", 4_055_040), ("input", 403_456), ("activation", 6_304)),
         why="one line keeps half a MiB per step, as planted",
+    ),
+    MemoryReading(
+        path=MEMORY + "CPU_torch2.13/cpu_profile_snapshot.pickle", site="",
+        categories=(("optimizer_state", 10_567_768), ("temporary", 8_392_708), ("parameter", 5_283_872), ("gradient", 5_283_872), ("input", 65_544), ("activation", 6_148)),
+        why="made of a profile: categories by torch, and a square root and a quotient of Adam that torch calls unknown",
+    ),
+    MemoryReading(
+        path=MEMORY + "facebookresearch+mosaic/SYNTHETIC_output.pickle", site="foo.py:1483",
+        categories=(("context2", 1_212_434_191), ("context1", 528_274_631), ("context3", 514_689_310), ("other", 466)),
+        why="made by a script: frames without a meaning, names of compiled code",
     ),
     MemoryReading(
         path="data/chrome/hta/memory_analysis/memory_timeline.raw.gz", kinds=("memory-timeline",),
@@ -199,6 +226,10 @@ LOG_READINGS = (
 REFUSED = (
     Reading(
         path=NSYS + "sidvijay10_ml_cloud_hw2/nsys_report.405936.sqlite", kinds=(), rules=NONE,
+        mentions=("Git LFS pointer",), why="a pointer of Git LFS",
+    ),
+    Reading(
+        path=MEMORY + "kbjiang+cs336-assignment2-systems-mine/cs336_systems_memory_256.pickle", kinds=(), rules=NONE,
         mentions=("Git LFS pointer",), why="a pointer of Git LFS",
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.hangs.claims import describe_hang, list_hang_caveats, make_hang_advice, make_hang_evidence
+from tracekit.job.collectives.hangs.conflicts import describe_group_conflict
 from tracekit.job.collectives.hangs.dumps import RankDump, collect_dumps
 from tracekit.job.collectives.hangs.evidence import (
     FrozenCount,
@@ -145,7 +146,9 @@ def _judge_run(
 
 
 def _abstain_from_hang(measured: Measurements, run: str | None, search: HangSearch) -> Verdict | None:
-    """Abstain where ranks wait without a proof of a hang, or where only one report of RAS differs."""
+    """Abstain where dumps conflict, ranks wait without a proof of a hang, or only one report of RAS differs."""
+    if search.conflict is not None:
+        return Verdict("hang", "insufficient data", describe_group_conflict(search.conflict), run)
     if search.waits:
         hang = search.waits[0]
         bound = format_quantity(hang.at_most_ns, "ns") if hang.at_most_ns is not None else "a short time"

@@ -138,9 +138,14 @@ MAX_SHOWN = 40
 _KNOWN_BY = {
     "recorded": "a profiler",
     "metadata": "the program's own text",
+    "stack": "call stacks and lifetimes",
     "compiled": "compiled code",
     "stage": "annotated range when allocated",
 }
+
+_BY_STACK = (
+    "By call stacks: the innermost frame that names a part of the program, and whether the memory outlives that part."
+)
 
 _RECORDED = {
     "user": "by a line of the program",
@@ -357,7 +362,7 @@ def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]
         size_bytes | requested | bytes | In use then; the allocator rounds it up.
         share_ratio | share | ratio
         block_count | blocks | count
-        category | for | text | By a profiler, the program or an annotated range.
+        category | for | text | By a profiler, the program, call stacks or an annotated range.
         since | since
         oldest_ns | oldest | ns | Age of the oldest that was allocated in the recording.
         stack_count | stacks | count | Different stacks with this frame.
@@ -395,7 +400,8 @@ def _make_purpose_table(sites: Frame, top: Mapping[str, Any]) -> Sheet:
         share_ratio | share | ratio
     """)
     rows = rows if is_known.any() else rows.head(0)
-    return make_sheet("live_categories", f"Requested memory by category, {top['who']}", headings, rows)
+    caption = _BY_STACK if (purposes.is_in("basis", ("stack",))).any() else ""
+    return make_sheet("live_categories", f"Requested memory by category, {top['who']}", headings, rows, caption=caption)
 
 
 def _make_explained_table(sites: Frame) -> Sheet:

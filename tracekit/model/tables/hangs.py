@@ -23,6 +23,9 @@ RECORD = {
     "created_ns": Column("Int64", "When the host enqueued it, Unix ns."),
     "started_ns": Column("Int64", "When the watchdog saw it started, Unix ns: late."),
     "completed_ns": Column("Int64", "When the watchdog saw it completed, Unix ns: late."),
+    "dur_ns": Column(
+        "Int64", "Time on the GPU from its start to its end, ns; <NA> without TORCH_NCCL_ENABLE_TIMING=1."
+    ),
     "timeout_ns": Column("Int64", "Time after which the watchdog gives up, ns."),
     "frame": Column("category", "Innermost Python frame outside libraries: function (file:line)."),
     "stack": Column("category", "Python stack at the call, innermost frame first, one frame per line."),

@@ -31,10 +31,11 @@ SITE_KINDS = ("user", "library", "native", "empty", "unknown")
 The program's Python | an installed package's Python | no Python frame | a stack without frames | no recorded stack.
 """
 
-BASES = ("recorded", "metadata", "compiled", "stage", "none")
+BASES = ("recorded", "metadata", "stack", "compiled", "stage", "none")
 """Sources of a category.
 
-A profiler | text attached by the program | the compile context | the annotated range of the allocation | none.
+A profiler | text attached by the program | the call stacks of the allocation and its free | the compile context |
+the annotated range of the allocation | none.
 """
 
 QUANTITIES = ("requested", "allocated", "reserved", "peak allocated", "peak reserved")

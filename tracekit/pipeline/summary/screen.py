@@ -14,6 +14,7 @@ from tracekit.discover.arguments import FileCounts, count_found_files, format_fi
 from tracekit.discover.sampling import SAMPLED
 from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
+from tracekit.job.collectives.hangs.conflicts import describe_group_conflicts
 from tracekit.job.engines.records import measure_engine_headline
 from tracekit.job.frames import (
     ORIGIN_NOTES,
@@ -506,14 +507,13 @@ def count_files_by_state(measured: Measurements) -> FileCounts:
 
 
 def list_caveats(measured: Measurements) -> tuple[str, ...]:
-    """List caveats on all numbers: split runs, removed rows, truncated late ends, logs that disagree, unmapped pools."""
+    """List caveats on all numbers: split runs, removed rows, truncated late ends, files that disagree, unmapped pools."""
     nothing: tuple[str, ...] = ()
-    pools = _evaluate_sound_part(measured, lambda whom: tuple(pool_notes(whom)), nothing)
+    parts = describe_log_disagreements, describe_group_conflicts, lambda whom: tuple(pool_notes(whom))
     apart = (note.message for note in measured.notes if note.code == SPLIT_RUNS_CODE)
-    filtered = [note for note in measured.notes if note.code == FILTERED_ROWS]
-    late = [note for note in measured.notes if note.code == LATE_ENDS]
-    logged = _evaluate_sound_part(measured, describe_log_disagreements, nothing)
-    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *logged, *pools)
+    filtered, late = ([note for note in measured.notes if note.code == code] for code in (FILTERED_ROWS, LATE_ENDS))
+    judged = (caveat for part in parts for caveat in _evaluate_sound_part(measured, part, nothing))
+    return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *judged)
 
 
 def _describe_removed_rows(notes: Sequence[Note]) -> Iterator[str]:

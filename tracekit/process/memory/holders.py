@@ -38,7 +38,14 @@ _OF_CLASS = {
 }
 _STATE = ("parameter", "gradient", "optimizer")
 _TRANSIENT = ("activation", "temporary", "input", "autograd")
-_KNOWN = ("recorded", "metadata")
+_DIRECTLY = {
+    "engine_weights": "weights",
+    "kv_cache": "kv_cache",
+    "graph": "graphs",
+    "communication": "communication",
+}
+"""Holders in the default pool of purposes by call stacks."""
+_KNOWN = ("recorded", "metadata", "stack")
 """Bases of a category that names the use of a tensor; a stage or a compiled graph does not."""
 
 MAX_MOMENTS = 400
@@ -148,7 +155,7 @@ def _sum_pieces_by_holder(trace: Trace, replay: Replay, entries: Ints, find_clas
     """Sum the requested bytes in use after each entry: by holder, and by pool class."""
     pieces = replay.pieces
     of_class = find_classes(pieces.address, pieces.row)
-    category, basis = find_memory_purpose(trace, replay, pieces.row, pieces.block, pieces.born)
+    category, basis = find_memory_purpose(trace, replay, np.arange(len(pieces.size)))
     of_category = np.array([*(_place_category(text) for text in category.texts), _OTHER], np.int64)[category.codes]
     is_known = np.array([name in _KNOWN for name in basis.texts], np.bool_)[basis.codes]
     of_default = np.where(is_known, of_category, _OTHER)
@@ -174,6 +181,8 @@ def _place_category(category: str) -> int:
     name = category.lower()
     if name.startswith(_STATE):
         return HOLDERS.index("trainer_state")
+    if name in _DIRECTLY:
+        return HOLDERS.index(_DIRECTLY[name])
     return HOLDERS.index("activations") if name.startswith(_TRANSIENT) else _OTHER
 
 

@@ -21,6 +21,7 @@ from tracekit.model.tables.keys import group_arrays, look_up_keys, sum_by_group
 from tracekit.model.tables.snapshots import BASES, ORIGINS, SITE_KINDS
 from tracekit.model.trace import Trace
 from tracekit.process.memory.call_sites import build_site_table
+from tracekit.process.memory.purposes import find_stack_purposes
 from tracekit.process.memory.replay import Replay
 from tracekit.process.memory.windows import list_snapshot_stages, list_snapshot_steps
 from tracekit.process.name_filters import look_up_name_codes
@@ -33,6 +34,8 @@ MAX_SITES = 200
 _BY = ("origin", "kind", "site", "category", "basis")
 _NOTHING = ("", "N/A")
 """Texts in a history that mean "none"."""
+_UNKNOWN = "unknown"
+"""A profiler's category of tensors whose use it does not know."""
 _LOWEST = np.iinfo(np.int64).min
 
 
@@ -51,7 +54,7 @@ def list_live_memory(trace: Trace, replay: Replay, entry: int) -> LiveMemory:
     row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
     stack = find_allocation_stacks(trace, row, block)
     site, place, kind = look_up_sites(trace, stack)
-    category, basis = find_memory_purpose(trace, replay, row, block, born)
+    category, basis = find_memory_purpose(trace, replay, chosen)
     origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
     # For memory freed in the history only the stack of the free is recorded, so it is not looked up.
     nobody = origin == 2
@@ -144,22 +147,48 @@ def find_allocation_stacks(trace: Trace, row: Ints, block: Ints) -> Nullable:
     return Nullable(stack, missing)
 
 
-def find_memory_purpose(trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints) -> tuple[Coded, Coded]:
-    """Find the purpose of each piece: (category or missing, basis of that knowledge)."""
+def find_memory_purpose(trace: Trace, replay: Replay, chosen: Ints) -> tuple[Coded, Coded]:
+    """Find the purpose of chosen pieces: (category or missing, basis of that knowledge).
+
+    Records of a profiler or the program precede call stacks. A profiler's `unknown` is kept where all other sources are silent.
+    """
+    pieces = replay.pieces
+    row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
     codes = np.full(len(row), -1, np.int64)
     basis = np.full(len(row), BASES.index("none"), np.int64)
     code_of: dict[str, int] = {}
-    for column, how in (("category", "recorded"), ("user_metadata", "metadata"), ("compile_context", "compiled")):
+
+    def fill(texts: Coded, text_codes: Ints, how: str, *nothing: str) -> None:
+        """Fill in the pieces without a purpose so far."""
+        known = [-1 if text in nothing else code_of.setdefault(text, len(code_of)) for text in texts.texts]
+        of_piece = np.array([*known, -1], np.int64)[text_codes]
+        new = (codes < 0) & (of_piece >= 0)
+        codes[new], basis[new] = of_piece[new], BASES.index(how)
+
+    def fill_recorded(column: str, how: str, *nothing: str) -> None:
+        """Fill in the texts of a column of allocations and blocks."""
         for name, rows in (("allocations", row), ("blocks", block)):
             texts = trace.texts(name, column)
-            known = [-1 if text in _NOTHING else code_of.setdefault(text, len(code_of)) for text in texts.texts]
-            found = np.array([*known, -1], np.int64)[look_up_name_codes(texts, rows)]
-            new = (codes < 0) & (found >= 0)
-            codes[new], basis[new] = found[new], BASES.index(how)
+            fill(texts, look_up_name_codes(texts, rows), how, *nothing)
+
+    fill_recorded("category", "recorded", *_NOTHING, _UNKNOWN)
+    fill_recorded("user_metadata", "metadata", *_NOTHING)
+    by_stack = _find_purposes_by_stack(trace, replay)
+    fill(by_stack, by_stack.codes[chosen], "stack")
+    fill_recorded("compile_context", "compiled", *_NOTHING)
     stages = list_snapshot_stages(trace, list_snapshot_steps(trace, replay))
     if len(stages) and replay.timed and len(replay.ts_ns):
         inside = stages.row_at(replay.ts_ns[born])
-        new = (codes < 0) & (born >= 0) & (inside >= 0)
-        known = [code_of.setdefault(text, len(code_of)) for text in stages.stage.texts]
-        codes[new], basis[new] = np.array(known, np.int64)[stages.stage.codes[inside[new]]], BASES.index("stage")
+        at_birth = np.where((born >= 0) & (inside >= 0), stages.stage.codes[inside], -1)
+        fill(stages.stage, at_birth, "stage")
+    fill_recorded("category", "recorded", *_NOTHING)
     return Coded(codes, tuple(code_of)), Coded(basis, BASES)
+
+
+def _find_purposes_by_stack(trace: Trace, replay: Replay) -> Coded:
+    """Find the purpose of every piece of a replay by its stacks."""
+    pieces = replay.pieces
+    none = np.full(len(pieces.row), -1, np.int64)
+    allocated = find_allocation_stacks(trace, pieces.row, pieces.block)
+    freed = find_allocation_stacks(trace, pieces.freed, none)
+    return find_stack_purposes(trace, replay, allocated, freed)

@@ -141,6 +141,7 @@ def _make_records(records: Sequence[Mapping[str, Any]]) -> Columns:
         "created_ns": _list_record_times(records, "time_created_ns"),
         "started_ns": _list_record_times(records, "time_discovered_started_ns"),
         "completed_ns": _list_record_times(records, "time_discovered_completed_ns"),
+        "dur_ns": make_nullable_numbers([_scale_duration(record.get("duration_ms")) for record in records]),
         "timeout_ns": make_nullable_numbers([_scale_milliseconds(record.get("timeout_ms")) for record in records]),
         "frame": list(map(itemgetter(0), stacks)),
         "stack": list(map(itemgetter(1), stacks)),
@@ -263,6 +264,12 @@ def _scale_milliseconds(value: object) -> int | None:
     """Convert milliseconds to ns."""
     number = _parse_count(value)
     return None if number is None or not 0 < number < 2**40 else number * 1_000_000
+
+
+def _scale_duration(value: object) -> int | None:
+    """Convert a duration in ms, which may have a fraction, to ns; None for other values."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return round(value * 1_000_000) if is_number and isinstance(value, int | float) and 0 <= value < 2**40 else None
 
 
 def _write_shapes(shapes: object) -> str:

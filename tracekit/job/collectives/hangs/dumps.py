@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from tracekit.model.records import dataclass
@@ -33,6 +33,7 @@ class Record:
     created_ns: int | None
     frame: str | None
     stack: str | None
+    dur_ns: int | None = None
 
     @property
     def is_done(self) -> bool:
@@ -152,7 +153,25 @@ def collect_dumps(measured: Measurements) -> dict[str | None, dict[int, RankDump
         of_run = chosen.setdefault(run, {})
         if dump.rank not in of_run or of_run[dump.rank].order < dump.order:
             of_run[dump.rank] = dump
+    for of_run in chosen.values():
+        _complete_members(of_run)
     return {run: dict(sorted(of_run.items())) for run, of_run in chosen.items()}
+
+
+def _complete_members(dumps: Mapping[int, RankDump]) -> None:
+    """Complete the members of groups that a dump does not list by the only list of the other dumps with its rank."""
+    lists: dict[tuple[str, str], set[str]] = {}
+    for dump in dumps.values():
+        for name, desc, members in dump.groups:
+            if members:
+                lists.setdefault((name, desc), set()).add(members)
+    for rank, dump in dumps.items():
+        names: dict[GroupKey, GroupKey] = {}
+        for name, desc, members in dump.groups:
+            known = [text for text in lists.get((name, desc), ()) if str(rank) in text.split(",")]
+            names[name, desc, members] = (name, desc, known[0] if not members and len(known) == 1 else members)
+        dump.groups = {names[key]: replace(counts, key=names[key]) for key, counts in dump.groups.items()}
+        dump.transfers = [replace(transfer, key=names.get(transfer.key, transfer.key)) for transfer in dump.transfers]
 
 
 def _list_ranked_rows(measured: Measurements, table: str) -> Iterator[Mapping[str, Any]]:
@@ -180,6 +199,7 @@ def _add_record(dump: RankDump, names: Mapping[tuple[str, str], GroupKey], row: 
         row["created_ns"],
         row["frame"],
         row["stack"],
+        row["dur_ns"],
     )
     dump.is_cut |= bool(row["ring_dropped"])
     dump.newest_ns = max(dump.newest_ns, record.created_ns or 0)

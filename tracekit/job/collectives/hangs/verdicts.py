@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tracekit.job.collectives.hangs.conflicts import GroupConflict, find_group_conflicts
 from tracekit.job.collectives.hangs.dumps import (
     UNTRACKED,
     GroupCounts,
@@ -39,10 +40,17 @@ class HangSearch:
     cause: Hang | None
     others: tuple[Hang, ...] = ()
     waits: tuple[Hang, ...] = ()
+    conflict: GroupConflict | None = None
 
 
 def search_hangs(dumps: Mapping[int, RankDump], least_wait_ns: float) -> HangSearch:
-    """Search the groups of a run for hangs. A wait known to be shorter than `least_wait_ns` proves nothing."""
+    """Search the groups of a run for hangs. A wait known to be shorter than `least_wait_ns` proves nothing.
+
+    Dumps that disagree about the members of a group are not compared.
+    """
+    conflicts = find_group_conflicts(dumps)
+    if conflicts:
+        return HangSearch(None, conflict=conflicts[0])
     keys = list(dict.fromkeys(key for dump in dumps.values() for key in dump.groups))
     judged = [hang for key in keys if (hang := _judge_collectives(dumps, key)) is not None]
     judged += find_one_sided_transfers(dumps)
