@@ -41,6 +41,7 @@ from tracekit.pipeline.summary.coverage import (
     measure_unexplained_ratio,
 )
 from tracekit.pipeline.summary.run_logs import pick_run_log_table
+from tracekit.pipeline.summary.stage_table import make_stage_table
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def build_report_of_sections(
         return counting.list_counted_steps(whom, steps)
 
     def table(whom: Measurements) -> Sheet | None:
-        return overview.make_stage_table(whom) or pick_main_table(sections)
+        return make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
     no_spans: tuple[RunSpan, ...] = ()
