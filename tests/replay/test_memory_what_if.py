@@ -330,4 +330,7 @@ def test_without_a_history_the_reason_is_given(tmp_path):
 
 def test_only_two_histories_can_be_fitted(tmp_path):
     report = ask(tmp_path, batch(4), device_memory=GIB, micro_batch=(4, 8))
-    assert "largest micro-batch: 2 micro-batches for 1 histories" in report.cautions
+    assert (
+        "largest micro-batch: --micro-batch 4,8 needs one history for each of two micro-batches, and 1 history was replayed"
+        in report.cautions
+    )

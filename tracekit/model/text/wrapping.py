@@ -1,4 +1,7 @@
-"""Columns of text that fit a page: prose wraps at spaces, and only a name is shortened in the middle."""
+"""Columns of text that fit a page: prose wraps at spaces, and only a name is shortened in the middle.
+
+Names that would look alike when shortened are folded over several lines instead.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ NARROWEST_PROSE = 16
 _SIGNATURE = re.compile(r"\w[<(]")
 _COPIES = ("Memcpy ", "Memset ")
 _GAP = "  "
+_SEPARATORS = "/._-@:"
 _TREE = "· "
 
 
@@ -117,10 +121,44 @@ def wrap_words(text: str, width: int) -> list[str]:
     return lines
 
 
-def wrap_row(cells: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
-    """Wrap the cells of a row; each line of the result has a text per column, empty below shorter cells."""
-    columns = [wrap_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    return list(zip_longest(*columns, fillvalue=""))
+def fold_name(text: str, width: int) -> list[str]:
+    """Fold a name in lines of at most `width` cells, after a separator in the second half of a line if there is one.
+
+    >>> fold_name("outputs/profile/rank0.json", 18)
+    ['outputs/profile/', 'rank0.json']
+    """
+    lines = []
+    while count_terminal_cells(text) > width:
+        end = next(
+            end for end in range(min(width, len(text)), 0, -1) if end == 1 or count_terminal_cells(text[:end]) <= width
+        )
+        breaks = [at for at in range(end // 2 + 1, end + 1) if text[at - 1] in _SEPARATORS]
+        end = breaks[-1] if breaks else end
+        lines.append(text[:end])
+        text = text[end:]
+    return [*lines, text]
+
+
+def find_lookalikes(names: Collection[str], width: int) -> frozenset[str]:
+    """Find the names that equal another name once both are shortened to `width` cells."""
+    shortened: dict[str, set[str]] = {}
+    for name in names:
+        if count_terminal_cells(name) > width and not is_prose(name):
+            shortened.setdefault(shorten_cells(name, width), set()).add(name)
+    return frozenset(name for alike in shortened.values() if len(alike) > 1 for name in alike)
+
+
+def wrap_rows(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[list[tuple[str, ...]]]:
+    """Wrap the cells of rows; each line of a row has a text per column, empty below shorter cells."""
+    lookalikes = [find_lookalikes({row[place] for row in rows}, width) for place, width in enumerate(widths)]
+    wrapped = []
+    for row in rows:
+        columns = [
+            fold_name(cell, width) if cell in alike else wrap_cell(cell, width)
+            for cell, width, alike in zip(row, widths, lookalikes, strict=True)
+        ]
+        wrapped.append(list(zip_longest(*columns, fillvalue="")))
+    return wrapped
 
 
 def format_columns(
@@ -135,8 +173,8 @@ def format_columns(
     if width is not None:
         _fit_columns_to_page(columns, widths, right, width)
     lines = []
-    for cells in (titles, *rows):
-        for line in wrap_row(cells, widths):
+    for wrapped in wrap_rows((titles, *rows), widths):
+        for line in wrapped:
             padded = []
             for place, text in enumerate(line):
                 fill = " " * (widths[place] - count_terminal_cells(text))

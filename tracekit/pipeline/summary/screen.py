@@ -8,7 +8,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from tracekit.discover.arguments import FileCounts, count_found_files, format_file_counts
+from tracekit.discover.arguments import FileCounts, count_found_files, format_unread_counts
 from tracekit.discover.sampling import SAMPLED
 from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
@@ -109,7 +109,8 @@ def _list_run_ranks(measured: Measurements) -> str:
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
         return "" if has_only_hang_files(measured) else "ranks unknown"
-    world = f" of {worlds[0]}" if len(worlds) == 1 else ""
+    # Dumps of a larger job may lie beside the traces of a smaller one.
+    world = f" of {worlds[0]}" if len(worlds) == 1 and ranks[-1] < worlds[0] else ""
     return _phrase_numbers("rank", ranks, world)
 
 
@@ -451,7 +452,7 @@ def list_unseen(measured: Measurements) -> tuple[str, ...]:
         sources[MAX_UNSEEN:] = [f"{len(sources) - MAX_UNSEEN:,} more such sources"]
     counts = count_files_by_state(measured)
     if len(counts) > 1:
-        sources.insert(0, format_file_counts(counts))
+        sources.insert(0, format_unread_counts(counts))
     return (*sources, *choices, *measured.facts.ignored)
 
 
