@@ -99,7 +99,7 @@ def test_the_missing_rank_of_the_made_case_is_named_with_its_stack():
     assert values == {"waiting_ranks": 3, "waited": 600_003 * 10**6}
     assert not any("dumped on request" in caveat for caveat in finding.caveats), "a watchdog says that it timed out"
     json_claim = find(CASES / "08_flight_recorder_json")
-    assert json_claim.startswith("rank 2 did not reach all_gather #41 of default_pg; ranks 0, 1, 3 wait in it")
+    assert json_claim.startswith("rank 2 did not reach all_gather #41 of default_pg; ranks 0, 1, 3 have waited in it")
     assert json_claim.endswith("it last completed reduce_scatter #40 (sure)")
 
 
@@ -110,7 +110,7 @@ def test_a_finished_run_of_gloo_is_silent_although_all_its_records_say_scheduled
 def test_a_missing_dump_is_not_a_missing_rank(tmp_path):
     waits = [record(1), pending(2)]
     claim = on(tmp_path, waits, waits)
-    assert claim.startswith("rank 2 left no dump: dead, ending, or not asked; all others wait in all_reduce #2")
+    assert claim.startswith("rank 2 left no dump: dead, ending, or not asked; all others have waited in all_reduce #2")
     assert claim.endswith("(likely)")
 
 
@@ -184,7 +184,7 @@ def test_of_a_chain_of_groups_the_one_whose_rank_waits_nowhere_is_the_cause(tmp_
     files = {f"dumps/rank_{rank}.json": dump(records, pg_config=config) for rank, records in enumerate(of_ranks)}
     claim = find(write_sources(tmp_path, files))
     # Rank 0 waits for ranks 1 and 2 in the default group; rank 1 waits for rank 2 in tp.
-    assert claim.startswith("rank 2 did not reach all_reduce #2 of default_pg; rank 0 waits in it")
+    assert claim.startswith("rank 2 did not reach all_reduce #2 of default_pg; rank 0 has waited in it")
     assert claim.endswith("it last completed all_reduce #1 (sure)")
     (finding,) = report(tmp_path).findings
     assert {metric.name: metric.value for metric in finding.evidence}["other_groups"] == 1
@@ -207,7 +207,7 @@ def test_a_group_that_was_made_again_is_judged_by_its_last_life(tmp_path):
     before = [record(seq, record_id=seq) for seq in range(1, 6)]
     waits = [*before, record(1, record_id=6), pending(2, record_id=7)]
     claim = on(tmp_path, waits, [*before, record(1, record_id=6)], waits, status=False)
-    assert claim.startswith("rank 1 did not reach all_reduce #2 of default_pg; ranks 0, 2 wait")
+    assert claim.startswith("rank 1 did not reach all_reduce #2 of default_pg; ranks 0, 2 have waited")
 
 
 def test_a_receive_without_its_send_names_the_sender(tmp_path):
@@ -326,3 +326,15 @@ def test_the_table_of_ranks_says_who_waits_and_who_blocks(tmp_path):
         (0, "waits", 4), (1, "blocks it", 3), (2, "waits", 4)
     ]  # fmt: skip
     assert json.loads((REAL / "missing" / "written.json").read_text()).keys() == {"0", "1", "2"}
+
+
+def test_the_first_screen_has_the_stacks_where_no_rank_is_named(tmp_path):
+    for name in ("stacks_rank0.txt", "stacks_rank2.txt"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / "hang" / name, tmp_path)
+    alone = report(tmp_path)
+    assert (alone.findings, alone.overview.name) == ((), "overview")
+    assert [row[0] for row in alone.overview.rows] == [0, 2]
+    assert alone.overview.rows[1][2].startswith("compute_reward")
+    whole = report(Path(__file__).parents[2] / "examples" / "hang")
+    assert whole.findings
+    assert whole.overview is None

@@ -128,6 +128,7 @@ def test_the_worst_instance_is_shown_in_full_output_alone():
 def test_sections_without_an_answer_are_named_with_their_reason(sample):
     text = render(sample, "text", width=200, verbose=True)
     assert "memory (skipped: no memory snapshots found)" in text
+    assert text.count("no memory snapshots found") == 1
     assert "power (failed: KeyError" in text
 
 

@@ -243,6 +243,9 @@ MAX_MEMORY_ROWS = 8
 MAX_TIME_ROWS = 5
 """Most rows of a table of kernels, operators or functions."""
 
+MAX_STACK_ROWS = 8
+"""Most rows of a table of stacks."""
+
 _MEMORY_TABLES = (
     ("memory-peak", "live_peak", ("where", "size_bytes", "share_ratio", "block_count", "category")),
     ("memory-categories", "category_levels", ("who", "category", "peak_bytes", "share_ratio")),
@@ -278,6 +281,9 @@ _ENGINE_TABLES = (
 )
 """The same of engines and machines, where no profile was given."""
 
+_HANG_TABLES = (("hang", "hang_stacks", ("run", "rank", "source", "stack")),)
+"""The place of each rank in the program, where no finding names the rank that blocks the job."""
+
 _STAGE_TABLES = (("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),)
 """The table of stages without steps."""
 
@@ -293,6 +299,7 @@ def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
         or _pick_first_table(sections, _STAGE_TABLES, MAX_TIME_ROWS)
         or pick_memory_table(sections)
         or _pick_first_table(sections, _ENGINE_TABLES, MAX_TIME_ROWS)
+        or _pick_first_table([each for each in sections if not each.findings], _HANG_TABLES, MAX_STACK_ROWS)
     )
 
 

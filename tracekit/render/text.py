@@ -1,4 +1,4 @@
-"""Report for a terminal or a pipe: the first screen, and with `verbose` all sections.
+"""Report for a terminal or a pipe: the first screen, and with `verbose` all sections that have an answer.
 
 Without colour the output has no escape codes, no box drawing and no trailing blanks.
 """
@@ -67,7 +67,8 @@ def render_text(report: Report, options: RenderOptions) -> str:
     lines += _format_text_gaps(report, options, width)
     if options.verbose:
         for section in report.sections:
-            lines += _format_text_section(section, options, width)
+            if section.status != "skipped":  # "Not analyzed" lists these with their reasons
+                lines += _format_text_section(section, options, width)
         lines += _format_text_remarks(report, width)
     while lines and not lines[-1]:
         lines.pop()
