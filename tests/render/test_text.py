@@ -132,6 +132,15 @@ def test_sections_without_an_answer_are_named_with_their_reason(sample):
     assert "power (failed: KeyError" in text
 
 
+def test_a_section_without_tables_has_the_answers_of_its_rules():
+    verdicts = (Verdict("b", "clear"), Verdict("a", "clear", run="x"))
+    found = Finding("a", "low", "claim", "advice", cost_ns=1)
+    sections = (Section("s", "S", findings=(found,), verdicts=verdicts), Section("t", "T"))
+    lines = render(Report("t", "0", sections=sections), "text", verbose=True).splitlines()
+    assert lines[lines.index("S") + 2] == "a: found · b: clear"
+    assert lines[lines.index("T") + 2] == "no finding"
+
+
 def test_the_first_screen_names_what_failed_and_counts_what_was_not_recorded(sample):
     text = render(sample, "text", width=200)
     assert "power (failed: KeyError" in text

@@ -34,6 +34,7 @@ ENGINE_PREFIX = "engine "
 """Prefix of the settings of rollout engines in a fingerprint."""
 
 _HINT = "write it again: tracekit analyze … -o report.json"
+_COMPARABLE = "name profiles with steps, memory snapshots, or logs of runs or rollout engines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +300,9 @@ def _read_input_values(part: ComparedInput) -> Frame:
         return from_rows(COLUMNS, [])
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):
-        raise TracekitError(f"{part.label}: has no values by step", _HINT)
+        if part.measured is None:
+            raise TracekitError(f"{part.label}: has no values by step", _HINT)
+        raise TracekitError(f"{part.label}: nothing in it can be compared", _COMPARABLE)
     rows = sheet.rows
     if sheet.omitted:
         rows = tuple(row for row in rows if row[names.index("name")] in JOB_VALUE_NAMES)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import repeat
 from math import isfinite
 
-from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Saving, Sheet, Verdict
+from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Saving, Section, Sheet, Verdict
 from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import (
@@ -276,6 +276,14 @@ def format_claim(finding: Finding) -> str:
     if finding.cost_ns is None and finding.severity != "info":
         return f"{finding.severity}: {text}"
     return text
+
+
+def describe_rule_answers(section: Section) -> str:
+    """Describe what the rules of a section found: `trainer-wait: found · rollouter-wait: clear`."""
+    answers = {finding.rule: "found" for finding in section.findings}
+    for verdict in section.verdicts:
+        answers.setdefault(verdict.rule, verdict.answer)
+    return " · ".join(f"{make_printable(rule, 80)}: {answer}" for rule, answer in answers.items()) or "no finding"
 
 
 def list_unanswered(report: Report) -> list[str]:

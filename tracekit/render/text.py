@@ -406,6 +406,8 @@ def _format_text_section(section: Section, options: RenderOptions, width: int) -
         lines += [*_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where), []]
     for caveat in section.caveats:
         lines += _wrap_text(f"Note: {make_printable(caveat, phrases.SENTENCE)}", width)
+    if section.status == "ok" and not (section.metrics or section.sheets or section.caveats):
+        lines += _wrap_text(phrases.describe_rule_answers(section), width)
     if lines[-1]:
         lines.append([])
     return lines

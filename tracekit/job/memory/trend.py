@@ -85,9 +85,9 @@ class Allocator(NamedTuple):
 
     @property
     def process(self) -> str:
-        """`rank 3 actor`; the pid where no rank is known."""
+        """`rank 3 actor`; the pid where no rank is known; empty without both."""
         words = (name_process(self.rank, self.pid), format_numbered_word("replica", self.replica), self.role)
-        return join_phrase(*words) or "a process"
+        return join_phrase(*words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ LONGEST_WORD = 24
 """Narrowest width to which a column of names is shortened, in characters."""
 NARROWEST_PROSE = 16
 """Narrowest width to which a column of prose is wrapped, in characters."""
+MAX_FOLDS = 3
+"""Most lines of one folded word in prose."""
 
 _SIGNATURE = re.compile(r"\w[<(]")
 _COPIES = ("Memcpy ", "Memset ")
 _GAP = "  "
-_SEPARATORS = "/._-@:"
+_SEPARATORS = "/._-@:="
 _TREE = "· "
 
 
@@ -111,13 +113,20 @@ def _split_depth(text: str) -> tuple[str, str]:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Wrap text at spaces in lines of at most `width` cells, with longer words shortened in the middle."""
+    """Wrap text at spaces in lines of at most `width` cells.
+
+    Longer words, such as a setting or a path, are folded; one of more than `MAX_FOLDS` lines is shortened in the middle.
+
+    >>> wrap_words("set actor_rollout_ref.rollout.n=8", 21)
+    ['set', 'actor_rollout_ref.', 'rollout.n=8']
+    """
     lines: list[str] = []
     for word in filter(None, text.split(" ")):  # a no-break space does not separate words
         if lines and count_terminal_cells(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
-            lines.append(shorten_cells(word, width))
+            folded = fold_name(word, width)
+            lines += folded if len(folded) <= MAX_FOLDS else [shorten_cells(word, width)]
     return lines
 
 
