@@ -120,7 +120,7 @@ def _require_one_run(measured: Measurements) -> None:
 
 
 def _advise_without_traces(readers: Collection[str]) -> str:
-    """Name the command that answers from files of these readers, otherwise the files that a replay needs."""
+    """Name the command that answers from files without traces, otherwise the files that a replay needs."""
     if "torch_memory" in readers:
         return _ASK_MEMORY
     return _ANALYZE_LOG if "driver_log" in readers else _NAME_TRACES

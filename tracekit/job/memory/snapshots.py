@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import Frame, texts
-from tracekit.model.text.labels import format_numbered_word, join_phrase, name_process
+from tracekit.model.text.labels import format_numbered_word, join_phrase, name_rank_or_pid
 from tracekit.model.trace import Measurements, derive_once
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
@@ -43,7 +43,7 @@ def _name_owner(row: Mapping[str, Any]) -> str:
     memory = format_numbered_word("GPU", row["device"]) or "GPU"
     if row["memory"] == "host":
         memory = "pinned host memory"
-    process = join_phrase(name_process(row["rank"], row["pid"]), row["role"])
+    process = join_phrase(name_rank_or_pid(row["rank"], row["pid"]), row["role"])
     return f"{process}, {memory}" if process else memory
 
 

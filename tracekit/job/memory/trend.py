@@ -37,7 +37,7 @@ from tracekit.model.tables.frame import (
     sum_of,
     where,
 )
-from tracekit.model.text.labels import format_numbered_word, join_phrase, name_process
+from tracekit.model.text.labels import format_numbered_word, join_phrase, name_rank_or_pid
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import DRIVER, SNAPSHOT
 
@@ -86,7 +86,7 @@ class Allocator(NamedTuple):
     @property
     def process(self) -> str:
         """`rank 3 actor`; the pid where no rank is known; empty without both."""
-        words = (name_process(self.rank, self.pid), format_numbered_word("replica", self.replica), self.role)
+        words = (name_rank_or_pid(self.rank, self.pid), format_numbered_word("replica", self.replica), self.role)
         return join_phrase(*words)
 
 

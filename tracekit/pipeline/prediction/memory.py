@@ -54,7 +54,7 @@ def predict_memory(
         try:
             largest = _answer_batch_question(memories, micro_batches)
         except ChangeError as error:
-            problem = f"largest micro-batch: {error.problem}"
+            problem = f"largest micro-batch: {error.problem}: {error.hint}"
     elif parsed:
         raise ChangeError(
             "the replay differs from the record by more than 3 % of the peak: nothing is predicted",
