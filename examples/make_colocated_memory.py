@@ -95,5 +95,10 @@ def files() -> dict[Path, bytes]:
     return {**found, FOLDER / "train.log": "".join(f"{line}\n" for line in job.lines).encode()}
 
 
+def main() -> int:
+    """0, or with `--check` 1 if a committed file differs."""
+    return write_or_check(files())
+
+
 if __name__ == "__main__":
-    sys.exit(write_or_check(files()))
+    sys.exit(main())

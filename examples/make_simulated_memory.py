@@ -111,5 +111,10 @@ def files() -> dict[Path, bytes]:
     return found
 
 
+def main() -> int:
+    """0, or with `--check` 1 if a committed file differs."""
+    return write_or_check(files())
+
+
 if __name__ == "__main__":
-    sys.exit(write_or_check(files()))
+    sys.exit(main())
