@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from memory_builder import SIMULATED, Allocator, frame, snapshot  # noqa: E402 - lies beside
+from example_files import write_or_check  # noqa: E402 - found on the path above
+from memory_builder import SIMULATED, Allocator, frame, snapshot  # noqa: E402
 
 FOLDER = Path(__file__).parent / "colocated_memory"
 NOTICE = SIMULATED.replace("a model", "examples/make_colocated_memory.py, a model")
@@ -96,16 +97,7 @@ def files() -> dict[Path, bytes]:
 
 def main() -> int:
     """0, or with `--check` 1 if a committed file differs."""
-    wanted = files()
-    stale = [p for p, body in wanted.items() if not p.exists() or p.read_bytes() != body]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"stale: {path.relative_to(ROOT)}")
-        return 1 if stale else 0
-    for path in stale:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(wanted[path])
-    return 0
+    return write_or_check(files())
 
 
 if __name__ == "__main__":

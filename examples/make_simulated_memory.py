@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from memory_builder import MIB, SIMULATED, Allocator, frame, snapshot  # noqa: E402 - lies beside
+from example_files import write_or_check  # noqa: E402 - found on the path above
+from memory_builder import MIB, SIMULATED, Allocator, frame, snapshot  # noqa: E402
 
 FOLDER = Path(__file__).parent / "simulated_memory"
 STEPS, RANKS, LAYERS, MOST_ENTRIES = 6, 2, 4, 100_000
@@ -111,17 +112,8 @@ def files() -> dict[Path, bytes]:
 
 
 def main() -> int:
-    """0, or with `--check` 1 when a committed file is not what would be written."""
-    wanted = files()
-    stale = [p for p, body in wanted.items() if not p.exists() or p.read_bytes() != body]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"stale: {path.relative_to(ROOT)}")
-        return 1 if stale else 0
-    for path in stale:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(wanted[path])
-    return 0
+    """0, or with `--check` 1 if a committed file differs."""
+    return write_or_check(files())
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ def test_gpu_time_without_its_launch_is_told_from_more_than_a_twentieth_on():
     section = judged(captured("a", unlinked_ns=5, gpu_ns=100), captured("b", unlinked_ns=6, gpu_ns=100), captured("c"))
     (found,) = artefacts(section)
     assert (found[0], found[2]) == ("info", ["b"])
-    assert found[1].startswith("1 of 3 sources have over 5.0 % of GPU time without a recorded launch")
+    assert found[1].startswith("1 of 3 sources has over 5.0 % of GPU time without a recorded launch")
 
 
 def test_each_kind_of_damage_is_a_finding_with_its_sources():
@@ -281,11 +281,11 @@ def test_each_kind_of_damage_is_a_finding_with_its_sources():
     section = judged(*(captured(name) for name in "abcde"), notes=notes, failures=failures)
     begins = [
         ("2 of 7 sources could not be read", ["y", "z"]),
-        ("1 of 7 sources were written by two processes", ["b"]),
-        ("1 of 7 sources are damaged", ["a"]),
-        ("1 of 7 sources have rows with impossible times", ["c"]),
-        ("1 of 7 sources lack usable kernels", ["d"]),
-        ("1 of 7 sources are a sample", ["e"]),
+        ("1 of 7 sources was written by two processes", ["b"]),
+        ("1 of 7 sources is damaged", ["a"]),
+        ("1 of 7 sources has rows with impossible times", ["c"]),
+        ("1 of 7 sources lacks usable kernels", ["d"]),
+        ("1 of 7 sources is a sample", ["e"]),
     ]
     found = artefacts(section)
     assert [(severity, places) for severity, _, places in found] == [("high", places) for _, places in begins]
@@ -303,7 +303,7 @@ def test_a_kind_of_recording_that_says_itself_what_it_lost_is_not_damaged_as_wel
 def test_sources_without_gpu_work_are_told_where_others_have_some_and_were_to():
     cpu = captured("b", device_ops=0)
     (found,) = artefacts(judged(captured("a"), cpu))
-    assert found == ("info", "1 of 2 sources have no GPU activity while others do", ["b"])
+    assert found == ("info", "1 of 2 sources has no GPU activity while others do", ["b"])
     assert artefacts(judged(captured("a"), captured("b", device_ops=0, kind="front-end"))) == []
     assert artefacts(judged(cpu)) == []
 

@@ -43,13 +43,13 @@ def put_text(folder, name, text):
 @pytest.mark.parametrize(
     ("case", "who", "where"),
     [
-        ("missing", "rank 1 did not reach all_reduce #4 of default_pg; ranks 0, 2 wait in it since ",
+        ("missing", "rank 1 did not reach all_reduce #4 of default_pg; ranks 0, 2 have waited in it since ",
          "it is in wait_for_shutdown (/opt/trainer/code-gpu/train.py:134) (sure)"),
-        ("size", "rank 1 called all_reduce #2 of default_pg with size [[16]] instead of [[8]]; ranks 0, 2 wait in it since ",
-         "it called it in reduce_gradients (/opt/trainer/code-gpu/train.py:115) (sure)"),
-        ("op", "rank 1 called all_gather #2 instead of all_reduce #2 of default_pg; ranks 0, 2 wait in it since ",
-         "it called it in gather_metrics (/opt/trainer/code-gpu/train.py:120) (sure)"),
-        ("python", "rank 2 did not reach barrier #3 of group 1; ranks 0, 1 wait in it since ",
+        ("size", "rank 1 called all_reduce #2 of default_pg with size [[16]] instead of [[8]]; ranks 0, 2 have waited in it since ",
+         "its call is in reduce_gradients (/opt/trainer/code-gpu/train.py:115) (sure)"),
+        ("op", "rank 1 called all_gather #2 instead of all_reduce #2 of default_pg; ranks 0, 2 have waited in it since ",
+         "its call is in gather_metrics (/opt/trainer/code-gpu/train.py:120) (sure)"),
+        ("python", "rank 2 did not reach barrier #3 of group 1; ranks 0, 1 have waited in it since ",
          "it is in compute_reward (/opt/trainer/code-gpu/train.py:129) (sure)"),
     ],
 )  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_running_job_that_was_dumped_rank_by_rank_is_silent_in_any_order(tmp_p
 def test_the_missing_rank_of_the_made_case_is_named_with_its_stack():
     claim = find(CASES / "08_flight_recorder_hang")
     assert claim == (
-        "rank 2 did not reach all_gather #41 of default_pg; ranks 0, 1, 3 wait in it since 2025-09-16 05:20:00 UTC "
+        "rank 2 did not reach all_gather #41 of default_pg; ranks 0, 1, 3 have waited in it since 2025-09-16 05:20:00 UTC "
         "(forward, transformer_impl.py:612); it is in compute_score (/opt/my_reward/http_judge.py:88) (sure)"
     )
     (finding,) = report(CASES / "08_flight_recorder_hang").findings
@@ -99,7 +99,7 @@ def test_the_missing_rank_of_the_made_case_is_named_with_its_stack():
     assert values == {"waiting_ranks": 3, "waited": 600_003 * 10**6}
     assert not any("dumped on request" in caveat for caveat in finding.caveats), "a watchdog says that it timed out"
     json_claim = find(CASES / "08_flight_recorder_json")
-    assert json_claim.startswith("rank 2 did not reach all_gather #41 of default_pg; ranks 0, 1, 3 wait in it")
+    assert json_claim.startswith("rank 2 did not reach all_gather #41 of default_pg; ranks 0, 1, 3 have waited in it")
     assert json_claim.endswith("it last completed reduce_scatter #40 (sure)")
 
 
@@ -110,7 +110,7 @@ def test_a_finished_run_of_gloo_is_silent_although_all_its_records_say_scheduled
 def test_a_missing_dump_is_not_a_missing_rank(tmp_path):
     waits = [record(1), pending(2)]
     claim = on(tmp_path, waits, waits)
-    assert claim.startswith("rank 2 left no dump: dead, ending, or not asked; all others wait in all_reduce #2")
+    assert claim.startswith("rank 2 left no dump: dead, ending, or not asked; all others have waited in all_reduce #2")
     assert claim.endswith("(likely)")
 
 
@@ -146,7 +146,7 @@ def test_sizes_of_operations_that_may_differ_are_not_compared(tmp_path):
     assert on(tmp_path, *ranks) is None
     retired = [[pending(1, "all_to_all", input_sizes=[[size]]) | {"retired": True}] for size in (7, 8, 9)]
     claim = on(tmp_path / "retired", *retired)
-    assert claim.startswith("ranks 0–2 all entered all_to_all #1 of default_pg since")
+    assert claim.startswith("ranks 0–2 all entered all_to_all #1 of default_pg alike, have waited since")
     assert "and it timed out" in claim
 
 
@@ -184,7 +184,7 @@ def test_of_a_chain_of_groups_the_one_whose_rank_waits_nowhere_is_the_cause(tmp_
     files = {f"dumps/rank_{rank}.json": dump(records, pg_config=config) for rank, records in enumerate(of_ranks)}
     claim = find(write_sources(tmp_path, files))
     # Rank 0 waits for ranks 1 and 2 in the default group; rank 1 waits for rank 2 in tp.
-    assert claim.startswith("rank 2 did not reach all_reduce #2 of default_pg; rank 0 waits in it")
+    assert claim.startswith("rank 2 did not reach all_reduce #2 of default_pg; rank 0 has waited in it")
     assert claim.endswith("it last completed all_reduce #1 (sure)")
     (finding,) = report(tmp_path).findings
     assert {metric.name: metric.value for metric in finding.evidence}["other_groups"] == 1
@@ -199,7 +199,7 @@ def test_two_groups_that_wait_for_each_other_are_a_deadlock_of_order(tmp_path):
     second = [record(1, **of(1, "tp")), record(1, **of(2, "dp")), pending(2, **of(2, "dp"))]
     files = {f"dumps/rank_{rank}.json": dump(made, pg_config=config) for rank, made in enumerate((first, second))}
     claim = find(write_sources(tmp_path, files))
-    assert claim.startswith("deadlock of two groups: rank 0 waits in all_reduce #2 of tp since")
+    assert claim.startswith("deadlock of two groups: rank 0 has waited in all_reduce #2 of tp since")
     assert "rank 1 in all_reduce #2 of dp, each for the other" in claim
 
 
@@ -207,7 +207,7 @@ def test_a_group_that_was_made_again_is_judged_by_its_last_life(tmp_path):
     before = [record(seq, record_id=seq) for seq in range(1, 6)]
     waits = [*before, record(1, record_id=6), pending(2, record_id=7)]
     claim = on(tmp_path, waits, [*before, record(1, record_id=6)], waits, status=False)
-    assert claim.startswith("rank 1 did not reach all_reduce #2 of default_pg; ranks 0, 2 wait")
+    assert claim.startswith("rank 1 did not reach all_reduce #2 of default_pg; ranks 0, 2 have waited")
 
 
 def test_a_receive_without_its_send_names_the_sender(tmp_path):
@@ -221,7 +221,7 @@ def test_a_receive_without_its_send_names_the_sender(tmp_path):
         [transfer("recv 1<-0", 1, True), transfer("recv 1<-0", 2, False)],
         ranks="[0, 1]",
     )
-    assert claim.startswith("rank 0 did not call its side of recv 1<-0 #2 of default_pg; rank 1 waits in it since")
+    assert claim.startswith("rank 0 did not call its side of recv 1<-0 #2 of default_pg; rank 1 has waited in it since")
 
 
 def test_the_status_of_gloo_which_counts_sends_too_is_not_compared(tmp_path):
@@ -437,3 +437,15 @@ def test_groups_of_one_name_without_a_common_rank_are_different_groups(tmp_path)
         "rank 3 did not reach all_reduce #2 of tp; rank 2 waits in it"
     )
     assert report(tmp_path).cautions == ()
+
+
+def test_the_first_screen_has_the_stacks_where_no_rank_is_named(tmp_path):
+    for name in ("stacks_rank0.txt", "stacks_rank2.txt"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / "hang" / name, tmp_path)
+    alone = report(tmp_path)
+    assert (alone.findings, alone.overview.name) == ((), "overview")
+    assert [row[0] for row in alone.overview.rows] == [0, 2]
+    assert alone.overview.rows[1][2].startswith("compute_reward")
+    whole = report(Path(__file__).parents[2] / "examples" / "hang")
+    assert whole.findings
+    assert whole.overview is None

@@ -99,7 +99,7 @@ def test_stacks_that_hold_more_are_listed_with_the_largest_growth_first():
 
 @pytest.mark.parametrize(
     ("whose", "name"),
-    [({"rank": 3}, "rank 3 GPU 0"), ({"rank": None, "pid": 7}, "process 7 GPU 0"), ({"rank": None}, "rank ? GPU 0"),
+    [({"rank": 3}, "rank 3 GPU 0"), ({"rank": None, "pid": 7}, "process 7 GPU 0"), ({"rank": None}, "GPU 0"),
      ({"replica": 2, "role": "rollout", "device": None}, "rank 0 replica 2 rollout")],
 )  # fmt: skip
 def test_a_stack_is_named_by_its_process_and_device(whose, name):

@@ -18,7 +18,7 @@ from tracekit.model.tables.keys import group_arrays
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options
-from tracekit.pipeline.summary.screen import _find_slowest_ranks
+from tracekit.pipeline.summary.stage_table import _find_slowest_ranks
 from tracekit.process.impossible_times import find_late_stream_ends
 from tracekit.readers import chrome
 

@@ -33,7 +33,7 @@ def test_a_private_pool_that_reserves_gigabytes_for_megabytes_is_named(case):
     assert headline(found.report) == {"peak_requested": 160 * MIB, "peak_reserved": 4200 * MIB}
     private, bounds = found.report.cautions
     assert private == (
-        "private pool (0,7) (a CUDA graph or torch.cuda.MemPool) of rank ?, GPU 0: 3.91 GiB reserved, 10.0 MiB in use"
+        "private pool (0,7) (a CUDA graph or torch.cuda.MemPool) of GPU 0: 3.91 GiB reserved, 10.0 MiB in use"
     )
     assert "uses between 200 MiB and 4.10 GiB" in bounds
     pools = rows_of(section(found.report, "memory-peak"), "memory_pools")

@@ -189,8 +189,8 @@ def test_names_that_look_like_commands_are_names(case):
 @pytest.mark.parametrize(
     ("name", "claim", "advice"),
     [
-        ("02_ts_zero_half", "have rows with impossible times", "newer torch"),
-        ("03b_head_kernels_dropped", "lack usable kernels for their first launches", "warmup=1"),
+        ("02_ts_zero_half", "has rows with impossible times", "newer torch"),
+        ("03b_head_kernels_dropped", "lacks usable kernels for the first launches", "warmup=1"),
     ],
 )
 def test_the_finding_names_what_was_lost_and_what_helps_against_that(case, name, claim, advice):

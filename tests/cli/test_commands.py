@@ -322,6 +322,21 @@ def test_a_name_that_is_in_pages_of_rules_only_leads_to_them(call):
     assert "rules that mention it: small-collectives" in done.stderr
 
 
+def test_explain_finds_a_question_with_its_rules_and_tables(call):
+    text = call("explain", "card-holders").stdout
+    assert text.startswith("card-holders: Who uses the GPU's memory, while engines sleep and wake?")
+    assert "tracekit analyze PATH -v --only card-holders" in text
+    assert "Tables (tracekit tables NAME): card_holders, card_lines." in text
+    assert call("explain", "hang").stdout.startswith("hang (R70): "), "a rule of the same name is first"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [(("log", "x"), "--to SYSTEM=TARGET: tensorboard=DIR"), (("collect",), "-o DIR: ")]
+)
+def test_the_hint_about_a_missing_option_has_its_value_and_meaning(call, command, option):
+    assert f"--help; {option}" in call(*command).stderr
+
+
 def test_the_glossary_of_explain_is_that_of_the_page():
     rows = [f"| {words} | {meaning} |" for words, meaning in TERMS.items()]
     assert "\n".join(rows) in Path("docs/glossary.md").read_text(encoding="utf-8")

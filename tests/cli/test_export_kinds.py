@@ -63,6 +63,7 @@ def test_tables_are_files_of_a_folder(call, report_file, tmp_path):
         ([SIMULATED, "--to", "tkm"], "tkm needs a file"),
         ([SIMULATED, "--to", "junit"], "junit is a format of gates, and a report has none"),
         ([SIMULATED, "--to", "perfeto"], "no output format 'perfeto'; did you mean 'perfetto'?"),
+        ([SIMULATED, "--to", "html", "--range", "0:1ms"], "--range limits a timeline, and none is written"),
         ([SIMULATED, "--to", "html", "-o", "x.md"], "-o x.md and --format html name two formats"),
     ],
 )

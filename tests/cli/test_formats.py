@@ -126,6 +126,13 @@ def test_the_suffix_chooses_the_format(call, tmp_path, name, start):
 
 
 @pytest.mark.usefixtures("pipeline")
+@pytest.mark.parametrize(("name", "format_"), [("markdown", "md"), ("txt", "text"), ("htm", "html")])
+def test_a_format_may_be_named_by_its_suffix(call, name, format_):
+    done = call("analyze", "x", "--format", name)
+    assert (done.exit_code, done.stdout) == (0, call("analyze", "x", "--format", format_).stdout)
+
+
+@pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("name", ["r.docx", "r", "r.json.gz", "r.xml"])
 def test_a_suffix_of_no_format_is_refused_with_the_known_ones(call, tmp_path, name):
     done = call("analyze", "x", "-o", tmp_path / name)

@@ -2,10 +2,12 @@
 
 import itertools
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 from compare.made import made_side, report, row, step_rows
 
+from tracekit import compare
 from tracekit.compare.changes import STEP
 from tracekit.compare.sides import ComparedInput, build_side
 from tracekit.model.errors import TracekitError
@@ -112,3 +114,10 @@ def test_of_a_report_that_lost_values_only_those_of_the_whole_job_are_used():
     found = made(("a", report(rows, omitted=1)))
     assert {key[0] for key in found.samples} == {"step_time"}
     assert found.notes == ("base: a saved report of this many ranks has values of the whole job only",)
+
+
+def test_files_without_anything_to_compare_are_refused_with_what_can_be_compared():
+    hang = Path(__file__).parents[2] / "examples" / "hang"
+    with pytest.raises(TracekitError, match="base: nothing in it can be compared") as error:
+        compare(hang, hang)
+    assert error.value.hint == "name profiles with steps, memory snapshots, or logs of runs or rollout engines"

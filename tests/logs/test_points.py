@@ -85,4 +85,7 @@ def test_a_target_without_a_system_is_refused():
     command = [sys.executable, "-m", "tracekit", "log", str(EXAMPLE), "--to", "runs.db"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[0] == "tracekit: --to 'runs.db' is not SYSTEM=TARGET"
+    assert done.stderr.splitlines() == [
+        "tracekit: --to 'runs.db' is not SYSTEM=TARGET",
+        "          try: write tensorboard=DIR, mlflow=URI or wandb=PROJECT",
+    ]

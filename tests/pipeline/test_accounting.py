@@ -21,7 +21,7 @@ from tracekit.render import read_report_json, render, write_report_json
 
 QUESTIONS = ("kernels",)
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 24, 1, 2
-ACCOUNT = "5 files: 2 read, 1 refused, 1 unreadable, 1 duplicate"
+ACCOUNT = "3 of 5 files: 1 refused, 1 unreadable, 1 duplicate"
 
 
 def bound_by_permissions():
@@ -85,7 +85,7 @@ def test_what_may_not_be_read_is_said_and_strict_ends_with_2(locked, tmp_path):
     assert strict.returncode == 2
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["files"] == [["read", 2], ["unreadable", 2]]
-    assert report["unseen"][0] == "4 files: 2 read, 2 unreadable"
+    assert report["unseen"][0] == "2 of 4 files: 2 unreadable"
     unreadable = {r["source"]: r["message"] for r in report["remarks"] if r["code"] == "unreadable"}
     assert unreadable["rank2.json.gz"] == "cannot be read: Permission denied"
     assert f"{locked / 'more'} cannot be read: Permission denied" in unreadable[""]

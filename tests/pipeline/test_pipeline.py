@@ -160,7 +160,7 @@ def test_a_rank_known_only_from_the_content_is_filtered_as_well(tmp_path):
         write(tmp_path / name, rank_rows(rank), rank=rank, world_size=2)
     result = analyze_uncached(tmp_path, Options(ranks="1"))
     assert [source.rank for source in result.measurements.sources] == [1]
-    assert codes(result)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
+    assert codes(result)["left-out"] == "1 of 2 sources left out: they contain nothing of the selection"
 
 
 def test_steps_are_cut_out_of_a_longer_capture(profile):
@@ -203,7 +203,7 @@ def test_a_source_that_holds_nothing_of_what_was_asked_for_is_left_out_and_that_
     assert steps_of(result) == [1, 4]
     one = analyze_uncached(profile, Options(steps="1"))
     assert names(one) == ["rank0.json"]
-    assert codes(one)["left-out"] == "1 of 2 sources hold nothing of what was asked for"
+    assert codes(one)["left-out"] == "1 of 2 sources left out: they contain nothing of the selection"
 
 
 def test_one_stage_is_cut_out_by_its_recorded_its_canonical_name_or_a_pattern(profile):

@@ -32,7 +32,7 @@ def finding(rule, row=None, cost=100_000, severity="high", run=None, **more):
     """A finding whose fix removes a row."""
     changes = () if row is None else (write_change("scale", on="host", row=row, factor=0),)
     places = (Place(run=run),) if run else ()
-    return Finding(rule, severity, f"{rule} of {row}", "", cost_ns=cost, cost_ratio=cost / 400_000, changes=changes, places=places, **more)  # fmt: skip
+    return Finding(rule, severity, f"{rule} of {row}", "", cost_ns=cost, cost_ratio=None if cost is None else cost / 400_000, changes=changes, places=places, **more)  # fmt: skip
 
 
 def predict(graphs, *findings):
@@ -179,7 +179,7 @@ def test_nothing_is_predicted_where_too_much_is_unexplained(tmp_path, monkeypatc
     assert (found["large"].saving, found["large"].severity, found["large"].rank) == (None, "high", 1)
     assert (replay.step_ns, replay.refusal.partition(" of ")[2]) == (
         None,
-        "the critical path is unexplained, more than −100 %: nothing is predicted",
+        "the critical path is unexplained, more than −100 %",
     )
 
 
@@ -234,6 +234,14 @@ def test_a_small_finding_that_is_not_predicted_is_after_a_small_saving(tmp_path)
     )
     assert found["predicted"].saving.alone_ns == 2_400
     assert (found["predicted"].rank, found["unknown"].rank, found["unknown"].saving) == (1, 2, None)
+
+
+def test_a_hang_is_first_and_other_findings_without_time_are_last(tmp_path):
+    found, _ = predict(
+        [graph_of(tmp_path)],
+        finding("predicted", "one"), finding("unknown", cost=240_000), finding("leak", cost=None), finding("hang", cost=None),
+    )  # fmt: skip
+    assert sorted(found, key=lambda rule: found[rule].rank) == ["hang", "predicted", "unknown", "leak"]
 
 
 def test_findings_about_the_recording_rank_by_their_cost(tmp_path):

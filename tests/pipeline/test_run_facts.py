@@ -39,6 +39,15 @@ def test_the_gpus_of_several_runs_are_counted_per_run(tmp_path, devices, text):
     assert text in report.report.identity
 
 
+@pytest.mark.parametrize(
+    ("worlds", "text"), [((4, 4), "ranks 0, 2 of 4"), ((2, 2), "ranks 0, 2"), ((4, 2), "ranks 0, 2")]
+)
+def test_no_rank_is_beyond_the_number_of_ranks(tmp_path, worlds, text):
+    for rank, world in zip((0, 2), worlds, strict=True):
+        chrome.write(tmp_path / f"rank{rank}.json", [chrome.step(1, 0, 90)], rank=rank, world_size=world)
+    assert text in analyze_uncached(tmp_path, Options(questions=("gpu-time",))).report.identity
+
+
 def test_tables_of_total_times_name_what_they_cover(tmp_path):
     rows = [chrome.step(1, 0, 90), chrome.op("aten::mm", 1, 50), *chrome.launched("gemm", 5, 10, 20, 1)]
     chrome.write(tmp_path / "rank0.json", rows, rank=0)

@@ -50,6 +50,17 @@ def program_of(ops, options=DEFAULT, lanes=1, grows=0):
     return AllocatorProgram(table, np.arange(len(table)), owners, ("0,0",), *pools, *none, FIRST, options)
 
 
+EMPTY_CACHE = (EMPTY, 0, 0, 0)
+
+
+def alloc(owner, mib, lane=0):
+    return ALLOC, owner, mib * MIB, lane
+
+
+def free(owner):
+    return COMPLETE, owner, 0, 0
+
+
 def in_mib(values):
     return (np.asarray(values) / MIB).tolist()
 
@@ -58,9 +69,7 @@ def in_mib(values):
 
 
 def test_small_requests_share_a_segment_of_2_mib_and_larger_ones_one_of_20(both_passes):
-    run = run_program(
-        program_of([(ALLOC, 0, 1, 0), (ALLOC, 1, MIB, 0), (ALLOC, 2, MIB + 1, 0), (ALLOC, 3, 21 * MIB, 0)])
-    )
+    run = run_program(program_of([(ALLOC, 0, 1, 0), alloc(1, 1), (ALLOC, 2, MIB + 1, 0), alloc(3, 21)]))
     assert in_mib(run.reserved) == [2, 2, 22, 44]
     assert run.active.tolist() == [512, 512 + MIB, 1024 + 2 * MIB, 1024 + 24 * MIB]
     assert (run.placed - FIRST).tolist() == [0, 512, 2 * MIB, 22 * MIB]
@@ -68,14 +77,8 @@ def test_small_requests_share_a_segment_of_2_mib_and_larger_ones_one_of_20(both_
 
 def test_the_smallest_free_block_is_taken_and_its_neighbours_merge(both_passes):
     """Of 20 MiB, blocks of 4, 6 and 3 MiB leave 7. Freed, the 6 are next to nothing free; a request of 5 takes them."""
-    ops = [
-        (ALLOC, 0, 4 * MIB, 0),
-        (ALLOC, 1, 6 * MIB, 0),
-        (ALLOC, 2, 3 * MIB, 0),
-        (COMPLETE, 1, 0, 0),
-        (ALLOC, 3, 5 * MIB, 0),
-    ]
-    ops += [(COMPLETE, 2, 0, 0), (ALLOC, 4, 10 * MIB, 0)]
+    ops = [alloc(0, 4), alloc(1, 6), alloc(2, 3), free(1), alloc(3, 5)]
+    ops += [free(2), alloc(4, 10)]
     run = run_program(program_of(ops))
     # What is left of the 6 MiB is 1 MiB, which is not split off: the block keeps all 6.
     assert in_mib(run.active) == [4, 10, 13, 7, 13, 10, 20]
@@ -84,26 +87,20 @@ def test_the_smallest_free_block_is_taken_and_its_neighbours_merge(both_passes):
 
 
 def test_a_free_that_waits_holds_its_block_and_ends_before_the_cache_is_given_back(both_passes):
-    ops = [(ALLOC, 0, 30 * MIB, 0), (REQUEST, 0, 0, 0), (ALLOC, 1, 30 * MIB, 0), (COMPLETE, 1, 0, 0), (EMPTY, 0, 0, 0)]
-    run = run_program(program_of([*ops, (COMPLETE, 0, 0, 0)]))
+    ops = [alloc(0, 30), (REQUEST, 0, 0, 0), alloc(1, 30), free(1), EMPTY_CACHE]
+    run = run_program(program_of([*ops, free(0)]))
     assert in_mib(run.active) == [30, 30, 60, 30, 0, 0]
     assert in_mib(run.reserved) == [30, 30, 60, 60, 0, 0]
 
 
 def test_streams_do_not_share_free_blocks(both_passes):
-    run = run_program(program_of([(ALLOC, 0, 30 * MIB, 0), (COMPLETE, 0, 0, 0), (ALLOC, 1, 30 * MIB, 1)], lanes=2))
+    run = run_program(program_of([alloc(0, 30), free(0), alloc(1, 30, lane=1)], lanes=2))
     assert in_mib(run.reserved) == [30, 30, 60]
 
 
 def test_without_memory_the_cache_is_given_back_and_only_then_a_request_fails(both_passes):
     options = AllocatorOptions(limit=64 * MIB)
-    ops = [
-        (ALLOC, 0, 30 * MIB, 0),
-        (COMPLETE, 0, 0, 0),
-        (ALLOC, 1, 40 * MIB, 0),
-        (ALLOC, 2, 30 * MIB, 0),
-        (ALLOC, 3, 20 * MIB, 0),
-    ]
+    ops = [alloc(0, 30), free(0), alloc(1, 40), alloc(2, 30), alloc(3, 20)]
     run = run_program(program_of(ops, options))
     assert in_mib(run.reserved) == [30, 30, 40, 40, 60]
     assert (run.failed, run.first_failed, run.retries) == (1, 3, 2)
@@ -112,7 +109,7 @@ def test_without_memory_the_cache_is_given_back_and_only_then_a_request_fails(bo
 
 def test_max_split_keeps_large_segments_whole(both_passes):
     """64 MiB are free. A request of 40 MiB is below 50: it may not use the oversize block. One of 50 MiB takes it whole."""
-    ops = [(ALLOC, 0, 64 * MIB, 0), (COMPLETE, 0, 0, 0), (ALLOC, 1, 40 * MIB, 0), (ALLOC, 2, 50 * MIB, 0)]
+    ops = [alloc(0, 64), free(0), alloc(1, 40), alloc(2, 50)]
     assert in_mib(run_program(program_of(ops)).reserved) == [64, 64, 64, 114]
     run = run_program(program_of(ops, AllocatorOptions(max_split=50 * MIB)))
     assert in_mib(run.reserved) == [64, 64, 104, 104]
@@ -121,18 +118,12 @@ def test_max_split_keeps_large_segments_whole(both_passes):
 
 def test_max_split_gives_back_oversize_segments_before_the_whole_cache(both_passes):
     """At a limit of 100 MiB a request of 60 MiB gives back the oversize 50, and leaves the 20 in the cache."""
-    ops = [
-        (ALLOC, 0, 20 * MIB, 0),
-        (ALLOC, 1, 50 * MIB, 0),
-        (COMPLETE, 0, 0, 0),
-        (COMPLETE, 1, 0, 0),
-        (ALLOC, 2, 76 * MIB, 0),
-    ]
+    ops = [alloc(0, 20), alloc(1, 50), free(0), free(1), alloc(2, 76)]
     options = AllocatorOptions(max_split=32 * MIB, limit=100 * MIB)
     run = run_program(program_of(ops, options))
     assert in_mib(run.reserved) == [20, 70, 70, 70, 76]
-    ops[4] = (ALLOC, 2, 44 * MIB, 0)
-    ops.insert(4, (ALLOC, 3, 40 * MIB, 0))
+    ops[4] = alloc(2, 44)
+    ops.insert(4, alloc(3, 40))
     run = run_program(program_of(ops, options))
     # 40 MiB take the free 50 whole; 44 MiB more do not fit, and nothing oversize is free: the 20 go back too.
     assert in_mib(run.reserved) == [20, 70, 70, 70, 70, 94]
@@ -140,8 +131,8 @@ def test_max_split_gives_back_oversize_segments_before_the_whole_cache(both_pass
 
 def test_garbage_collection_gives_back_what_was_unused_for_longest(both_passes):
     """Of two unused segments, the one freed first has the higher age; both ages have a mean of 1.5."""
-    ops = [(ALLOC, 0, 40 * MIB, 0), (ALLOC, 1, 60 * MIB, 0), (COMPLETE, 0, 0, 0)]
-    ops += [(ALLOC, 2, 70 * MIB, 0), (COMPLETE, 1, 0, 0), (ALLOC, 3, 90 * MIB, 0)]
+    ops = [alloc(0, 40), alloc(1, 60), free(0)]
+    ops += [alloc(2, 70), free(1), alloc(3, 90)]
     run = run_program(program_of(ops, AllocatorOptions(collect_above=150 * MIB)))
     assert in_mib(run.reserved) == [40, 100, 100, 170, 170, 220]
     assert run.segments[-2:, 2].tolist() == [-40 * MIB, 90 * MIB]
@@ -150,13 +141,7 @@ def test_garbage_collection_gives_back_what_was_unused_for_longest(both_passes):
 
 def test_an_expandable_segment_grows_by_pages_and_gives_whole_free_pages_back(both_passes):
     """15 MiB map one page of 20; 8 more need 3 beyond it: a second page. Freed, the second page is unmapped, not the first."""
-    ops = [
-        (ALLOC, 0, 15 * MIB, 0),
-        (ALLOC, 1, 8 * MIB, 0),
-        (COMPLETE, 1, 0, 0),
-        (EMPTY, 0, 0, 0),
-        (ALLOC, 2, 6 * MIB, 0),
-    ]
+    ops = [alloc(0, 15), alloc(1, 8), free(1), EMPTY_CACHE, alloc(2, 6)]
     run = run_program(program_of(ops, grows=1))
     assert in_mib(run.reserved) == [20, 40, 40, 20, 40]
     assert in_mib(run.placed - FIRST) == [0, 15, 15]
@@ -274,12 +259,22 @@ SETTINGS = {
 }
 
 
-def load(tmp_path, model, name="snapshot.pickle"):
-    path = tmp_path / name
+def load_history(tmp_path, model):
+    path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickled(model.snapshot()))
     trace = read(path)
     (replay,) = trace.derived(replay_all_devices)
+    return trace, replay
+
+
+def load(tmp_path, model):
+    trace, replay = load_history(tmp_path, model)
     return replay, build_program(trace, replay)
+
+
+def match(tmp_path, model):
+    replay, program = load(tmp_path, model)
+    return compare_with_history(replay, program, run_program(program))
 
 
 def switch(program, grows=False, **options):
@@ -295,11 +290,10 @@ def switch(program, grows=False, **options):
 )
 def test_a_history_replays_exactly(tmp_path, seed, setting):
     model = Model(setting).run(train(seed, streams=(0, 7), later=0.2, empties=0.4))
-    replay, program = load(tmp_path, model)
-    match = compare_with_history(replay, program, run_program(program))
-    assert match.is_exact, match
-    assert match.recorded_segments > 10
-    assert match.peak_bytes == model.peaks[0]
+    matched = match(tmp_path, model)
+    assert matched.is_exact, matched
+    assert matched.recorded_segments > 10
+    assert matched.peak_bytes == model.peaks[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -309,9 +303,8 @@ def test_the_rest_of_a_history_replays_exactly(tmp_path, seed, cut, expandable):
     """Entries before `cut` are lost: the memory then is wound back from the end."""
     model = Model(Setting(expandable=expandable)).run(train(seed, streams=(0, 7), later=0.2, empties=0.5))
     del model.history[:cut]
-    replay, program = load(tmp_path, model)
-    match = compare_with_history(replay, program, run_program(program))
-    assert match.is_exact, match
+    matched = match(tmp_path, model)
+    assert matched.is_exact, matched
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -319,12 +312,8 @@ def test_the_rest_of_a_history_replays_exactly(tmp_path, seed, cut, expandable):
 def test_a_history_in_which_memory_ran_out_or_was_collected_replays_exactly(tmp_path, option, seed):
     """Its releases of the cache are the recorded ones; the limits that caused them are not in the snapshot."""
     model = Model(SETTINGS[option][0]).run(train(seed, later=0.1))
-    path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickled(model.snapshot()))
-    trace = read(path)
-    (replay,) = trace.derived(replay_all_devices)
-    program, run, match = replay_history(trace, replay)
-    assert match.is_exact, match
+    program, run, matched = replay_history(*load_history(tmp_path, model))
+    assert matched.is_exact, matched
     assert run.segments[:, 2].min() < 0
     assert fields_equal(run, run_plainly(program))
 
@@ -376,8 +365,7 @@ def test_a_history_that_does_not_add_up_is_not_exact(tmp_path):
     model.segments[0].pieces.append(type(model.segments[0].pieces[0])(0, 30 * MIB))
     model.segments[0].pieces[1].address = model.segments[0].pieces[0].end
     model.history[0]["size"] = 60 * MIB
-    replay, program = load(tmp_path, model)
-    match = compare_with_history(replay, program, run_program(program))
-    assert not match.is_exact
-    assert (match.largest_bytes, match.peak_bytes) == (30 * MIB, 60 * MIB)
-    assert not match.is_sufficient
+    matched = match(tmp_path, model)
+    assert not matched.is_exact
+    assert (matched.largest_bytes, matched.peak_bytes) == (30 * MIB, 60 * MIB)
+    assert not matched.is_sufficient

@@ -49,6 +49,6 @@ def test_the_screen_and_the_doctor_say_it(tmp_path):
     report = analyze_uncached(path, Options(jobs=1)).report
     assert any("33 % of the operators are left" in caution for caution in report.cautions)
     (finding,) = [f for s in report.sections for f in s.findings if f.rule == "profiling-artefact"]
-    assert finding.claim.startswith("1 of 1 sources are a sample of the recorded rows")
+    assert finding.claim.startswith("1 of 1 sources is a sample of the recorded rows")
     (symptom,) = diagnose((), tracekit.load(path).notes)
     assert (symptom.code, symptom.severity) == ("filtered-rows", "warning")

@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from sample_report import HOSTILE
 
-from tracekit.model.report import Finding, Heading, Instance, Metric, Place, Report, RunReplay, Saving, Section, Sheet
+from tracekit.model.report import (
+    Finding,
+    Heading,
+    Instance,
+    Metric,
+    Place,
+    Report,
+    RunReplay,
+    Saving,
+    Section,
+    Sheet,
+    Verdict,
+)
 from tracekit.render import phrases, render, text
 from tracekit.render.grid import make_grid
 
@@ -116,7 +128,17 @@ def test_the_worst_instance_is_shown_in_full_output_alone():
 def test_sections_without_an_answer_are_named_with_their_reason(sample):
     text = render(sample, "text", width=200, verbose=True)
     assert "memory (skipped: no memory snapshots found)" in text
+    assert text.count("no memory snapshots found") == 1
     assert "power (failed: KeyError" in text
+
+
+def test_a_section_without_tables_has_the_answers_of_its_rules():
+    verdicts = (Verdict("b", "clear"), Verdict("a", "clear", run="x"))
+    found = Finding("a", "low", "claim", "advice", cost_ns=1)
+    sections = (Section("s", "S", findings=(found,), verdicts=verdicts), Section("t", "T"))
+    lines = render(Report("t", "0", sections=sections), "text", verbose=True).splitlines()
+    assert lines[lines.index("S") + 2] == "a: found · b: clear"
+    assert lines[lines.index("T") + 2] == "no finding"
 
 
 def test_the_first_screen_names_what_failed_and_counts_what_was_not_recorded(sample):
@@ -166,6 +188,60 @@ def test_no_column_is_left_out_that_there_is_room_for(width):
     assert f"(COLUMNS={whole} shows all, or -o report.html)" in words
     assert len(text._fit_columns(table, whole)[0]) == 30
     assert len(text._fit_columns(table, whole - 1)[0]) < 30
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(21, [0, 1, 4]), (22, [0, 1, 2, 3]), (28, [0, 1, 2, 3]), (29, [0, 1, 2, 3, 4])]
+)
+def test_the_ends_of_an_interval_are_shown_together_or_not_at_all(width, shown):
+    """Columns of 4, 5, 3, 4 and 5 cells, 2 apart: four need 16 + 6, five 21 + 8. In 21 the last returns: 14 + 4."""
+    names = ("name", "value", "low", "high", "notes")
+    headings = tuple(Heading(name, name, "text" if name in ("name", "notes") else "count") for name in names)
+    table = make_grid(Sheet("t", "T", headings, (("a", 1, 2, 3, "b"),)))
+    assert table.intervals == ((2, 3),)
+    columns, _ = text._fit_columns(table, width)
+    assert columns == shown
+
+
+def test_columns_before_and_after_have_one_unit_and_zeros_that_of_the_others():
+    headings = (
+        Heading("level", "level"), Heading("base", "before", "bytes"), Heading("opt", "after", "bytes"),
+        Heading("cache", "cached", "bytes"), Heading("gone", "gone", "ns"),
+    )  # fmt: skip
+    rows = (("peak", 512 * 2**20, 2 * 2**30, 0, 0), ("end", 256 * 2**20, 2**30, 0, None))
+    grid = make_grid(Sheet("t", "T", headings, rows))
+    assert [column.title for column in grid.columns] == ["level", "before GiB", "after GiB", "cached GiB", "gone ns"]
+    assert grid.rows == (("peak", "0.500", "2.000", "0", "0"), ("end", "0.250", "1.000", "0", "—"))
+
+
+def test_names_that_would_look_alike_are_folded_and_others_shortened():
+    """`snapshot_with_a_…ep_1.pickle` would stand for two files."""
+    files = [
+        "steps/snapshot_of_batch_100_run_a.pickle",
+        "steps/snapshot_of_batch_200_run_a.pickle",
+        "steps/another_name_of_a_snapshot.pickle",
+    ]
+    headings = (Heading("file", "file"), Heading("n", "n", "count"))
+    grid = make_grid(Sheet("t", "T", headings, tuple((file, n) for n, file in enumerate(files))))
+    lines = ["".join(part for part, _ in line).rstrip() for line in text._format_text_table(grid, 27, titled=True)]
+    assert lines[2:] == [
+        "steps/snapshot_of_batch_  0",
+        "100_run_a.pickle",
+        "steps/snapshot_of_batch_  1",
+        "200_run_a.pickle",
+        "steps/anothe…shot.pickle  2",
+    ]
+
+
+def test_the_price_of_an_abstention_is_shown_once():
+    verdict = Verdict("r", "insufficient data", price_ns=5_000_000, price_ratio=0.05, needs="3 steps would show it")
+    claims = ["rank 1 is busier", "no op runs for 5.00 ms of 100 ms per step"]
+    verdicts = tuple(replace(verdict, claim=claim) for claim in claims)
+    report = Report("t", "1", sections=(Section("s", "S", verdicts=verdicts),))
+    assert phrases.list_unproven_claims(report, []) == [
+        "rank 1 is busier (5.00 ms of 100 ms); 3 steps would show it",
+        "no op runs for 5.00 ms of 100 ms per step; 3 steps would show it",
+    ]
 
 
 def test_bounds_that_are_called_steps_have_their_unit():

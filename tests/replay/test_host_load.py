@@ -51,10 +51,7 @@ def test_without_a_change_contended_ranks_have_a_ledger_and_no_prediction(tmp_pa
     report = ask_what_if(write_ranks(tmp_path, "0-1", "0-1", "0-1"), [], Options(jobs=1, cache=False))
     assert report.overview is None
     assert report.answer.endswith("as recorded; nothing is predicted")
-    assert (
-        "3 processes on node1 share 2 cores: processes slow each other down, and nothing is predicted"
-        in report.cautions
-    )
+    assert "nothing is predicted: 3 processes on node1 share 2 cores: processes slow each other down" in report.cautions
     assert OVERHEAD not in report.cautions
     assert [row["rank"] for row in report.tables["ledger.ranks"].to_dict("records")] == [0, 1, 2]
 

@@ -741,13 +741,13 @@ NOTHING = [
     ({"do": "scale", "on": "device", "rank": 7, "factor": 0.5}, "no op in this run matches", "rank: recorded are 0"),
     ({"do": "scale", "on": "device", "step": 3, "op": "c", "factor": 0.5}, "no op in this run matches", "step: recorded are 1"),
     ({"do": "scale", "on": "collective", "factor": 0.5}, "no op in this run matches", "each pattern matches something, but nothing matches all of them and is long enough"),
-    ({"do": "remove", "on": "range", "range": "validate"}, "no range in this run matches", "range: no name matches 'validate'"),
+    ({"do": "remove", "on": "range", "range": "validate"}, "no range in this run matches", "range: no name matches 'validate'; tracekit whatif PATH lists the names on the critical path"),
     ({"do": "remove", "op": "^a$", "host": "aten::to"}, "host: no row in this run has such a name", "did you mean aten::mm, aten::mul, aten::add?"),
-    ({"do": "prefetch", "range": "loader"}, "no range in this run matches", "range: no name matches 'loader'"),
-    ({"do": "graph", "range": "decode"}, "nothing in this run matches", "range: no name matches 'decode'"),
+    ({"do": "prefetch", "range": "loader"}, "no range in this run matches", "range: no name matches 'loader'; tracekit whatif PATH lists the names on the critical path"),
+    ({"do": "graph", "range": "decode"}, "nothing in this run matches", "range: no name matches 'decode'; tracekit whatif PATH lists the names on the critical path"),
     ({"do": "unblock", "op": "^b$"}, "nothing in this run matches", "each pattern matches something, but nothing matches all of them and is long enough"),
     ({"do": "equalise", "rank": 0}, "nothing in this run matches", "each pattern matches something, but nothing matches all of them and is long enough"),
-    ({"do": "equalise", "op": "x"}, "nothing in this run matches", "op: no name matches 'x'"),
+    ({"do": "equalise", "op": "x"}, "nothing in this run matches", "op: no name matches 'x'; tracekit whatif PATH lists the names on the critical path"),
 ]  # fmt: skip
 
 

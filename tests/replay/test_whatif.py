@@ -394,10 +394,11 @@ NO_TRACE = (
     "nothing to replay: no trace of host or device work is here",
     "name Chrome traces of torch.profiler, or reports of Nsight Systems",
 )
+NO_TRACE_BUT_SNAPSHOTS = NO_TRACE[0], "tracekit whatif --memory PATH predicts the peak of memory from snapshots"
 
 
 def test_memory_snapshots_are_refused(call):
-    assert refusal(call, EXAMPLES / "simulated_memory") == NO_TRACE
+    assert refusal(call, EXAMPLES / "simulated_memory") == NO_TRACE_BUT_SNAPSHOTS
 
 
 def test_a_log_is_refused_with_the_command_that_shows_its_bounds(call):
@@ -409,7 +410,11 @@ def test_a_log_is_refused_with_the_command_that_shows_its_bounds(call):
 def test_a_memory_snapshot_of_its_own_is_refused(call, tmp_path):
     source = next((DATA / "gpu" / "snapshots").glob("*.pickle"))
     shutil.copy(source, tmp_path / "snapshot.pickle")
-    assert refusal(call, tmp_path) == NO_TRACE
+    assert refusal(call, tmp_path) == NO_TRACE_BUT_SNAPSHOTS
+
+
+def test_dumps_of_a_hang_are_refused(call):
+    assert refusal(call, EXAMPLES / "hang") == NO_TRACE
 
 
 def test_saved_reports_and_measurements_without_graphs_are_refused(call, tmp_path):
@@ -453,7 +458,7 @@ def test_no_step_is_predicted_of_what_nothing_explains(call, tmp_path):
     )  # fmt: skip
     (tmp_path / "rank0.json").write_text(json.dumps(rows), encoding="utf-8")
     problem, hint = refusal(call, tmp_path, "-c", "scale device factor=0.5")
-    assert problem == "95 % of the critical path is unexplained, more than 20 %: nothing is predicted"
+    assert problem == "nothing is predicted: 95 % of the critical path is unexplained, more than 20 %"
     assert "without --change" in hint
     plain = json_of(call, tmp_path)
     assert plain["answer"] == "step 420 µs as recorded; nothing is predicted"

@@ -487,7 +487,9 @@ class Cursor:
         return self.connection.counted(value) if callable(value) else value
 
 
-@pytest.mark.parametrize("text", ["SELECT things.name FROM things, others", "EXPLAIN SELECT 1", "FROM duckdb_columns()"])
+@pytest.mark.parametrize(
+    "text", ["SELECT things.name FROM things, others", "EXPLAIN SELECT 1", "FROM duckdb_columns()"]
+)
 @pytest.mark.parametrize("limits", [None, (5, 100)])
 def test_an_interrupt_of_any_call_of_a_statement_is_an_interrupt(text, limits):
     """DuckDB makes a RuntimeError of Ctrl-C wherever it is at: while it parses, plans, loads or fetches."""

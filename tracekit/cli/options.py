@@ -172,10 +172,11 @@ class RequestedOutputs:
 
 
 class ResultFormat(click.Choice[str]):
-    """The formats that a command can write; any other is refused by a sentence that lists them."""
+    """The formats that a command can write, by name or suffix; any other is refused by a sentence that lists them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the format, or raise `TracekitError`."""
+        value = next((one.name for one in RENDERERS if f".{value}" in one.suffixes), value)
         if value not in self.choices:
             command = "tracekit" if ctx is None else ctx.command_path
             raise TracekitError(*refuse_format(str(value), self.choices, command))

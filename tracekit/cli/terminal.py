@@ -161,7 +161,7 @@ def describe_error(error: Exception) -> tuple[str, str]:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "tracekit")
-        return _describe_usage_error(error), f"{command} --help"
+        return _describe_usage_error(error), f"{command} --help{_describe_missing_option(error)}"
     if isinstance(error, MemoryError):
         remedy = "read fewer at once (--jobs 1), or fewer files (--exclude, --steps)"
         return "memory ran out", remedy
@@ -182,6 +182,15 @@ def _describe_usage_error(error: click.ClickException) -> str:
         near = did_you_mean(error.option_name, error.possibilities or ())
         return f"no option {error.option_name!r}{near}"
     return " ".join(error.format_message().split())
+
+
+def _describe_missing_option(error: click.ClickException) -> str:
+    """Describe the option that a command needs, with its value and meaning; empty for any other error."""
+    option = error.param if isinstance(error, click.MissingParameter) else None
+    if not isinstance(option, click.Option) or not option.help:
+        return ""
+    value = option.metavar or option.type.name.upper()
+    return f"; {option.opts[0]} {value}: {option.help.partition('. ')[0].rstrip('.')}"
 
 
 def _find_issue_url() -> str:

@@ -1,6 +1,6 @@
 """One look-up of names for `explain`, `tables` and `schema`.
 
-It finds every rule, table, metric, column, command, word of the glossary and JSON Schema.
+It finds every rule, table, metric, column, command, word of the glossary, JSON Schema and question.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from tracekit.model.text.labels import did_you_mean
 from tracekit.model.text.wrapping import wrap_words
 
 if TYPE_CHECKING:
+    from tracekit.analyses import Analysis
     from tracekit.cli.report_outputs import OutputTarget
     from tracekit.model.metrics import MetricKind
     from tracekit.model.tables import Column, Table
 
-TopicKind = Literal["rule", "table", "metric", "column", "command", "word", "schema"]
+TopicKind = Literal["rule", "table", "metric", "column", "command", "word", "schema", "question"]
 COMMAND_PAGES: Mapping[str, str] = {
     "demo": "install",
     "analyze": "usage",
@@ -362,6 +363,23 @@ def _make_schema_topic(contract: Any) -> Topic:
     )
 
 
+def _iterate_questions() -> Found:
+    from tracekit import analyses
+
+    for analysis in analyses.load_all_analyses():
+        yield analysis.id, partial(_make_question_topic, analysis)
+
+
+def _make_question_topic(analysis: Analysis) -> Topic:
+    rules = ", ".join(analysis.rules)
+    tables = ", ".join(table if isinstance(table, str) else table.name for table in analysis.writes)
+    paragraphs = [f"Ask it alone: tracekit analyze PATH -v --only {analysis.id}"]
+    paragraphs += [f"Rules (tracekit explain NAME): {rules}."] if rules else []
+    paragraphs += [f"Tables (tracekit tables NAME): {tables}."] if tables else []
+    row = {"question": analysis.id, "title": analysis.title, "rules": rules, "tables": tables}
+    return _make_prose_topic("question", analysis.id, f"{analysis.id}: {analysis.title}", paragraphs, row)
+
+
 _TOPICS: Mapping[TopicKind, Callable[[], Found]] = {
     "rule": _iterate_rules,
     "table": _iterate_tables,
@@ -370,6 +388,7 @@ _TOPICS: Mapping[TopicKind, Callable[[], Found]] = {
     "command": _iterate_commands,
     "word": _iterate_words,
     "schema": _iterate_schemas,
+    "question": _iterate_questions,
 }
 
 _PAGE_HEADING = re.compile(r"# (?P<number>R\d+) (?P<id>\S+): (?P<title>.+)")

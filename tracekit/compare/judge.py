@@ -318,7 +318,7 @@ def _compare_memory_sides(
         reading=memory.reading,
         warnings=(
             *_warn_of_oom(base, opt, memory),
-            *(f"{d.name} differs ({d.base} · {d.opt})" for d in unlike),
+            *map(_describe_difference, unlike),
             *dict.fromkeys((*base.notes, *opt.notes)),
             *_warn_of_missing_steps(base, opt),
             *memory.notes,
@@ -456,8 +456,7 @@ def _list_comparison_warnings(
 ) -> Iterator[str]:
     """List the warnings, the most serious first."""
     for unlike in differences:
-        verb = "differ" if unlike.name.endswith("s") else "differs"
-        yield f"{unlike.name} {verb} ({unlike.base} · {unlike.opt}): {unlike.meaning}"
+        yield f"{_describe_difference(unlike)}: {unlike.meaning}"
         if unlike.name in PER_WORK:
             per_one, _ = PER_WORK[unlike.name]
             yield from (_describe_time_per_work(c) for c in metrics if (c.name, c.stage) == (per_one, None))
@@ -508,6 +507,12 @@ def _describe_time_per_work(change: Change) -> str:
     if change.ratio is None:
         return f"{times}: {change.word}"
     return f"{times}: {format_speedup_with_interval(change.ratio, change.low, change.high)}, {change.word}"
+
+
+def _describe_difference(unlike: Difference) -> str:
+    """Describe a fact in which the sides differ: `ranks differ (0 · 0, 1)`."""
+    verb = "differ" if unlike.name.endswith("s") else "differs"
+    return f"{unlike.name} {verb} ({unlike.base} · {unlike.opt})"
 
 
 def _warn_of_same_files(base: ComparedSide, opt: ComparedSide) -> Iterator[str]:

@@ -35,6 +35,7 @@ ENGINE_PREFIX = "engine "
 """Prefix of the settings of rollout engines in a fingerprint."""
 
 _HINT = "write it again: tracekit analyze … -o report.json"
+_COMPARABLE = "name profiles with steps, memory snapshots, or logs of runs or rollout engines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +321,19 @@ def _read_input_values(part: ComparedInput) -> Frame:
         return from_rows(COLUMNS, [])
     names = [heading.name for heading in sheet.headings] if sheet else []
     if sheet is None or not {"run", "name", "value"} <= set(names):
-        raise TracekitError(f"{part.label}: has no values by step", _HINT)
+        raise _make_no_values_error(part)
     rows = sheet.rows
     if sheet.omitted:
         rows = tuple(row for row in rows if row[names.index("name")] in JOB_VALUE_NAMES)
     columns = {name: [row[names.index(name)] if name in names else None for row in rows] for name in COLUMNS}
     return _coerce_value_types(part.label, columns)
+
+
+def _make_no_values_error(part: ComparedInput) -> TracekitError:
+    """Make the error for an input without values: a report saved without them, or files with nothing to compare."""
+    if part.measured is None:
+        return TracekitError(f"{part.label}: has no values by step", _HINT)
+    return TracekitError(f"{part.label}: nothing in it can be compared", _COMPARABLE)
 
 
 def _coerce_value_types(label: str, columns: Mapping[str, list[Any]]) -> Frame:

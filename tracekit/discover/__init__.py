@@ -526,7 +526,7 @@ def _build_no_profile_error(arguments: Sequence[PathArgument], findings: _Findin
         recording = known[0]
         problem = f"no profile found in {_format_arguments(arguments)}: {recording.sentence.rstrip('.')}"
         return TracekitError(problem, f"{recording.advice}: {recording.command}")
-    hint = "the directory contains no file"
+    hint = "name a directory with profiles, memory snapshots or logs; this one contains no file"
     for note in findings.notes:
         if note.code in ("elsewhere", "lost-capture"):
             problem = f"no profile found in {_format_arguments(arguments)}: {note.message}"
@@ -534,7 +534,7 @@ def _build_no_profile_error(arguments: Sequence[PathArgument], findings: _Findin
     if findings.ignored:
         counts = islice(_count_ignore_reasons(findings.ignored).items(), 4)
         reasons = "; ".join(f"{count} × {reason}" for reason, count in counts)
-        hint = f"name another directory or file; not read: {reasons}"
+        hint = f"name profiles, memory snapshots or logs; not read: {reasons}"
     return TracekitError(f"no profile found in {_format_arguments(arguments)}", hint)
 
 

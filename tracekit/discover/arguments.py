@@ -55,6 +55,14 @@ def format_file_counts(counts: FileCounts) -> str:
     return f"{total:,} {choose_plural(total, 'file')}: {', '.join(states)}"
 
 
+def format_unread_counts(counts: FileCounts) -> str:
+    """Format the counts of files that are not read: `4 of 26 files: 2 refused, 1 unreadable, 1 duplicate`."""
+    total = sum(count for _, count in counts)
+    unread = [(state, count) for state, count in counts if state != "read"]
+    states = ", ".join(f"{n:,} {choose_plural(n, state, _PLURALS.get(state, state))}" for state, n in unread)
+    return f"{sum(count for _, count in unread):,} of {total:,} {choose_plural(total, 'file')}: {states}"
+
+
 @dataclass(frozen=True, slots=True)
 class PathArgument:
     """One argument of the user: a directory, the matches of a pattern, or files named one by one.

@@ -168,7 +168,7 @@ def note_unselected(
     others = sum(not holding.is_kept for holding in holdings)
     if not others:
         return []
-    message = f"{others} of {len(holdings)} sources hold nothing of what was asked for"
+    message = f"{others} of {len(holdings)} sources left out: they contain nothing of the selection"
     return [Note("info", LEFT_OUT, message, count=others)]
 
 

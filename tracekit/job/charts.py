@@ -284,7 +284,7 @@ def _name_row_processes(rows: Frame) -> Coded:
     processes = rows.group_by("rank", "replica", "role")
     names = []
     for row in processes.agg().rows():
-        rank = format_numbered_word("rank", row["rank"]) or "rank ?"
+        rank = format_numbered_word("rank", row["rank"]) or "unknown rank"
         names.append(join_phrase(rank, format_numbered_word("replica", row["replica"]), row["role"]))
     return select_rows(texts(names), processes.number)
 

@@ -109,6 +109,11 @@ def judge_if_asked(measured: Measurements, part: Callable[[Measurements], T], ot
     return value
 
 
+def judge_if_sound_and_asked(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
+    """Compute `part(measured)`; `otherwise` if any table it accesses has failed or was not requested."""
+    return judge_if_sound(measured, lambda whom: judge_if_asked(whom, part, otherwise), otherwise)
+
+
 def keep_sound_metrics(measured: Measurements) -> Frame:
     """Keep the rows of `metrics` whose name did not fail in any process: a mean over some processes would mislead."""
     with measured.watched():

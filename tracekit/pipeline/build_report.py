@@ -41,6 +41,7 @@ from tracekit.pipeline.summary.coverage import (
     measure_unexplained_ratio,
 )
 from tracekit.pipeline.summary.run_logs import pick_run_log_table
+from tracekit.pipeline.summary.stage_table import make_stage_table
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def build_report_of_sections(
         return counting.list_counted_steps(whom, steps)
 
     def table(whom: Measurements) -> Sheet | None:
-        return overview.make_stage_table(whom) or pick_main_table(sections)
+        return make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
     no_spans: tuple[RunSpan, ...] = ()
@@ -242,6 +243,9 @@ MAX_MEMORY_ROWS = 8
 MAX_TIME_ROWS = 5
 """Most rows of a table of kernels, operators or functions."""
 
+MAX_STACK_ROWS = 8
+"""Most rows of a table of stacks."""
+
 _MEMORY_TABLES = (
     ("memory-peak", "live_peak", ("where", "size_bytes", "share_ratio", "block_count", "category")),
     ("memory-categories", "category_levels", ("who", "category", "peak_bytes", "share_ratio")),
@@ -282,6 +286,9 @@ _ENGINE_TABLES = (
 )
 """The same of engines and machines, where no profile was given."""
 
+_HANG_TABLES = (("hang", "hang_stacks", ("run", "rank", "source", "stack")),)
+"""The place of each rank in the program, where no finding names the rank that blocks the job."""
+
 _STAGE_TABLES = (("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),)
 """The table of stages without steps."""
 
@@ -297,6 +304,7 @@ def pick_main_table(sections: Sequence[Section]) -> Sheet | None:
         or _pick_first_table(sections, _STAGE_TABLES, MAX_TIME_ROWS)
         or pick_memory_table(sections)
         or _pick_first_table(sections, _ENGINE_TABLES, MAX_TIME_ROWS)
+        or _pick_first_table([each for each in sections if not each.findings], _HANG_TABLES, MAX_STACK_ROWS)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tracekit.replay.predict import predict_changes
 from tracekit.replay.steps import JobSteps
 from tracekit.replay.what_if import answer_what_if, build_plan_report, build_what_if_report
 
+_ASK_MEMORY = "tracekit whatif --memory PATH predicts the peak of memory from snapshots"
 _ANALYZE_LOG = "tracekit analyze PATH -v shows the step of an RL log under other schedules, as bounds"
 _NAME_TRACES = "name Chrome traces of torch.profiler, or reports of Nsight Systems"
 
@@ -114,9 +115,15 @@ def _require_one_run(measured: Measurements) -> None:
             f"a replay needs one run, and {len(runs)} runs are here: {named}", "name the directory of one"
         )
     if not sources:
-        is_log = any(source.tool == "log" for source in measured.sources)
-        advice = _ANALYZE_LOG if is_log else _NAME_TRACES
+        advice = _advise_without_traces({source.reader for source in measured.sources})
         raise TracekitError("nothing to replay: no trace of host or device work is here", advice)
+
+
+def _advise_without_traces(readers: Collection[str]) -> str:
+    """Name the command that answers from files without traces, otherwise the files that a replay needs."""
+    if "torch_memory" in readers:
+        return _ASK_MEMORY
+    return _ANALYZE_LOG if "driver_log" in readers else _NAME_TRACES
 
 
 def _list_facts(measured: Measurements, options: Options) -> tuple[str, ...]:
@@ -131,7 +138,10 @@ def predict_run(replay: ReplayedRun, changes: Sequence[RunChange]) -> Report:
     answer = answer_what_if(replay.job, replay.steps)
     if changes:
         if answer.refusal:
-            raise ChangeError(answer.refusal, "run without --change for the critical path and the ledger as recorded")
+            raise ChangeError(
+                f"nothing is predicted: {answer.refusal}",
+                "run without --change for the critical path and the ledger as recorded",
+            )
         answer = answer_what_if(replay.job, replay.steps, predict_changes(replay.job, replay.steps, changes))
     report = build_what_if_report(answer, f"Prediction: {replay.title}", replay.facts, replay.cautions)
     return replace(report, unseen=replay.unseen)
@@ -143,7 +153,7 @@ def plan_run(replay: ReplayedRun, findings: Sequence[Finding]) -> Report:
     changing = [finding for finding in findings if finding.changes]
     unplanned = [f"not predicted: {finding.rule} names no change" for finding in findings if not finding.changes]
     if refusal := replay.graph.refusal or recorded.refusal:
-        changing, unplanned = [], [f"nothing is predicted: {refusal}" if replay.graph.refusal else refusal]
+        changing, unplanned = [], [f"nothing is predicted: {refusal}"]
     plan, _ = plan_findings(replay.job, replay.steps, changing)
     unplanned += [f"not predicted: {changing[place].rule}: {problem}" for place, problem in plan.refused]
     report = build_plan_report(recorded, plan, unplanned, f"Plan: {replay.title}", replay.facts, replay.cautions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
@@ -12,8 +12,8 @@ from tracekit.render.escape import make_printable
 from tracekit.render.phrases import SENTENCE
 from tracekit.render.ranks import merge_similar_ranks
 
-INTERVAL_COLUMNS = ("difference", "low", "high")
-"""Columns that readers compare with one another."""
+COMPARED_COLUMNS = (("difference", "low", "high"), ("base", "opt"))
+"""Columns that readers compare with one another: a change and its interval, and the values before and after."""
 
 NAME_LIMIT = 160
 """Longest name in a table, in characters; machine-readable outputs keep it whole."""
@@ -31,7 +31,10 @@ class GridColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextGrid:
-    """A table of text; `more` counts rows left out of it, `omitted` rows that no output has."""
+    """A table of text; `more` counts rows left out of it, `omitted` rows that no output has.
+
+    `intervals` are the places of columns with the two ends of an interval, which make sense only together.
+    """
 
     title: str
     columns: tuple[GridColumn, ...]
@@ -39,6 +42,7 @@ class TextGrid:
     more: int
     omitted: int
     caption: str
+    intervals: tuple[tuple[int, int], ...] = ()
 
 
 def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> TextGrid:
@@ -47,7 +51,7 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
     The scale of a column depends on all rows, shown or not.
     """
     sheet = merge_similar_ranks(sheet, limit)
-    scales = [choose_scale(values, heading.unit) for heading, values in _pair_scaled_values(sheet)]
+    scales = [_choose_column_scale(sheet, place) for place in range(len(sheet.headings))]
     rows: list[tuple[str, ...]] = []
     for row in sheet.rows if limit is None else sheet.rows[: max(limit, 0)]:
         cells = zip(row, scales, strict=True)
@@ -59,16 +63,37 @@ def make_grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIM
         more=len(sheet.rows) - len(rows),
         omitted=sheet.omitted,
         caption=make_printable(sheet.caption, 2_000),
+        intervals=tuple(_pair_interval_ends(sheet.headings)),
     )
 
 
-def _pair_scaled_values(sheet: Sheet) -> Iterator[tuple[Heading, Iterator[Cell]]]:
-    """Pair each heading with the values that set its scale: a change and its interval share one."""
-    together = [place for place, heading in enumerate(sheet.headings) if heading.name in INTERVAL_COLUMNS]
-    for place, heading in enumerate(sheet.headings):
-        shared = [other for other in together if sheet.headings[other].unit == heading.unit]
-        places = shared if place in together else [place]
-        yield heading, (row[other] for row in sheet.rows for other in places)
+def _choose_column_scale(sheet: Sheet, place: int) -> Scale:
+    """Choose the scale of a column by its values and those of the columns that readers compare with it.
+
+    A column without any value but 0 gets the unit of the other columns, not the smallest one: `0 GiB`, not `0 B`.
+    """
+    heading = sheet.headings[place]
+    alike = [other for other, column in enumerate(sheet.headings) if column.unit == heading.unit]
+    group = next((names for names in COMPARED_COLUMNS if heading.name in names), (heading.name,))
+    places = [other for other in alike if sheet.headings[other].name in group]
+    scale = choose_scale(_list_values(sheet, places), heading.unit)
+    if any(_list_values(sheet, places)):
+        return scale
+    of_others = choose_scale(_list_values(sheet, alike), heading.unit)
+    return Scale(of_others.label, of_others.factor, scale.digits, scale.unit)
+
+
+def _list_values(sheet: Sheet, places: Sequence[int]) -> Iterator[Cell]:
+    """List the values of some columns."""
+    return (row[place] for row in sheet.rows for place in places)
+
+
+def _pair_interval_ends(headings: Sequence[Heading]) -> Iterator[tuple[int, int]]:
+    """Pair the places of the columns `low` and `high`, or `x_low` and `x_high`."""
+    places = {heading.name: place for place, heading in enumerate(headings)}
+    for name, place in places.items():
+        if name.endswith("low") and (high := places.get(f"{name.removesuffix('low')}high")) is not None:
+            yield place, high
 
 
 def format_grid_cell(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import repeat
 from math import isfinite
 
-from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Saving, Sheet, Verdict
+from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Saving, Section, Sheet, Verdict
 from tracekit.model.text.kernel_labels import is_template_name, shorten_kernel_name
 from tracekit.model.text.labels import choose_plural
 from tracekit.model.units import (
@@ -30,6 +30,9 @@ _MORE_IN_SECTION = re.compile(r"rows; more in section [\w-]+")
 SENTENCE = 600
 """Longest claim, advice or reason shown, in characters."""
 
+FACT = 400
+"""Longest fact of the first line, in characters."""
+
 ALONE_TITLE, AFTER_TITLE = "alone", "after the above"
 """Titles of the savings of findings: the step with this fix only, and with this one and those above it."""
 
@@ -44,8 +47,8 @@ MAX_PLAN_STEPS = 6
 
 def list_identity_facts(report: Report) -> list[str]:
     """List the facts of the first line; the title if there are none."""
-    facts = [make_printable(fact, 200) for fact in report.identity if fact]
-    return facts or [make_printable(report.title, 200) or UNKNOWN]
+    facts = [make_printable(fact, FACT) for fact in report.identity if fact]
+    return facts or [make_printable(report.title, FACT) or UNKNOWN]
 
 
 def get_metric_label(metric: Metric) -> str:
@@ -144,7 +147,11 @@ def _format_saving_alone(saving: Saving) -> str:
 
     The counted steps may begin earlier with the fix, and end no earlier.
     """
-    return "nothing" if saving.alone_ns <= 0 < saving.after_ns else format_signed(-saving.alone_ns, "ns")
+    return (
+        "nothing"
+        if saving.alone_ns == 0 or saving.alone_ns < 0 < saving.after_ns
+        else format_signed(-saving.alone_ns, "ns")
+    )
 
 
 def _lacks_prediction(finding: Finding, report: Report) -> bool:
@@ -239,14 +246,15 @@ def list_unproven_claims(report: Report, shown_findings: Sequence[Finding]) -> l
 
 
 def _format_unproven_claim(verdict: Verdict) -> str:
-    """Format one abstention: its claim, its price and the missing data."""
+    """Format one abstention: its claim, its price unless the claim has it, and the missing data."""
     amount = format_quantity(verdict.price_ns, "ns")
     step_ns = _compute_priced_step(verdict)
     if step_ns is not None:
         amount += f" of {format_quantity(step_ns, 'ns')}"
     run = f"run {verdict.run}: " if verdict.run else ""
     needs = f"; {verdict.needs}" if verdict.needs else ""
-    return make_printable(f"{run}{verdict.claim} ({amount}){needs}", SENTENCE)
+    price = "" if amount in verdict.claim else f" ({amount})"
+    return make_printable(f"{run}{verdict.claim}{price}{needs}", SENTENCE)
 
 
 def _compute_priced_step(verdict: Verdict) -> int | None:
@@ -268,6 +276,14 @@ def format_claim(finding: Finding) -> str:
     if finding.cost_ns is None and finding.severity != "info":
         return f"{finding.severity}: {text}"
     return text
+
+
+def describe_rule_answers(section: Section) -> str:
+    """Describe what the rules of a section found: `trainer-wait: found · rollouter-wait: clear`."""
+    answers = {finding.rule: "found" for finding in section.findings}
+    for verdict in section.verdicts:
+        answers.setdefault(verdict.rule, verdict.answer)
+    return " · ".join(f"{make_printable(rule, 80)}: {answer}" for rule, answer in answers.items()) or "no finding"
 
 
 def list_unanswered(report: Report) -> list[str]:

@@ -1,4 +1,4 @@
-"""Report for a terminal or a pipe: the first screen, and with `verbose` all sections.
+"""Report for a terminal or a pipe: the first screen, and with `verbose` all sections that have an answer.
 
 Without colour the output has no escape codes, no box drawing and no trailing blanks.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.model.text.escape import break_ci_command
 from tracekit.model.text.wrapping import count_terminal_cells as _count_terminal_cells
-from tracekit.model.text.wrapping import is_prose, measure_longest_word, shorten_cells, wrap_row
+from tracekit.model.text.wrapping import is_prose, measure_longest_word, shorten_cells, wrap_rows
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.grid import TextGrid, choose_answer_columns, count_name_columns, make_grid
@@ -67,7 +67,8 @@ def render_text(report: Report, options: RenderOptions) -> str:
     lines += _format_text_gaps(report, options, width)
     if options.verbose:
         for section in report.sections:
-            lines += _format_text_section(section, options, width)
+            if section.status != "skipped":  # "Not analyzed" lists these with their reasons
+                lines += _format_text_section(section, options, width)
         lines += _format_text_remarks(report, width)
     while lines and not lines[-1]:
         lines.pop()
@@ -111,8 +112,9 @@ def _format_text_table(
         column = table.columns[index]
         head += [(_pad_text(column.title, size, column.numeric), "dim"), _BETWEEN]
     lines.append(head)
-    for row in table.rows:
-        for texts in wrap_row([row[index] for index in columns], widths):
+    wrapped = wrap_rows([[row[index] for index in columns] for row in table.rows], widths)
+    for row, row_lines in zip(table.rows, wrapped, strict=True):
+        for texts in row_lines:
             line: StyledLine = []
             for text, (index, size) in zip(texts, cells, strict=True):
                 ink = inks.get(row[index], "") if index < names else ""
@@ -157,15 +159,26 @@ def _choose_columns_by_width(table: TextGrid, natural: list[int], width: int) ->
     """Choose the columns of the answer, and others as room allows."""
     shrunk, keep = _measure_column_widths(table, _SHRUNK), choose_answer_columns(table)
     columns = list(range(len(natural)))
-    loose = sorted(set(columns) - keep)
-    dropped: list[int] = []
+    loose = _group_interval_ends(table, sorted(set(columns) - keep))
+    dropped: list[tuple[int, ...]] = []
     while loose and _sum_column_widths(shrunk[column] for column in columns) > width:
         dropped.append(loose.pop())
-        columns.remove(dropped[-1])
-    for index in sorted(dropped):
-        if _sum_column_widths(natural[place] for place in (*columns, index)) <= width:
-            columns = sorted([*columns, index])
+        columns = [column for column in columns if column not in dropped[-1]]
+    for group in reversed(dropped):
+        if _sum_column_widths(natural[place] for place in (*columns, *group)) <= width:
+            columns = sorted([*columns, *group])
     return columns
+
+
+def _group_interval_ends(table: TextGrid, columns: list[int]) -> list[tuple[int, ...]]:
+    """Group the two ends of an interval, which are shown together or not at all; other columns are on their own."""
+    highs = dict(table.intervals)
+    paired = {low: high for low, high in highs.items() if low in columns and high in columns}
+    return [
+        (column, paired[column]) if column in paired else (column,)
+        for column in columns
+        if column not in paired.values()
+    ]
 
 
 def _measure_column_widths(table: TextGrid, longest_name: int) -> list[int]:
@@ -393,6 +406,8 @@ def _format_text_section(section: Section, options: RenderOptions, width: int) -
         lines += [*_format_text_table(make_grid(sheet, options.top), width, titled=True, where=where), []]
     for caveat in section.caveats:
         lines += _wrap_text(f"Note: {make_printable(caveat, phrases.SENTENCE)}", width)
+    if section.status == "ok" and not (section.metrics or section.sheets or section.caveats):
+        lines += _wrap_text(phrases.describe_rule_answers(section), width)
     if lines[-1]:
         lines.append([])
     return lines

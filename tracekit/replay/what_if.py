@@ -69,9 +69,9 @@ class WhatIf:
         """Reason why no step is predicted from this run; empty if it can be."""
         if self.residual_share > MOST_RESIDUAL:
             share, limit = (format_quantity(ratio, "ratio", 2) for ratio in (self.residual_share, MOST_RESIDUAL))
-            return f"{share} of the critical path is unexplained, more than {limit}: nothing is predicted"
+            return f"{share} of the critical path is unexplained, more than {limit}"
         if self.contention.state == "contended":
-            return f"{self.contention.reason}: processes slow each other down, and nothing is predicted"
+            return f"{self.contention.reason}: processes slow each other down"
         return ""
 
 

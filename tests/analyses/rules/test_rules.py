@@ -380,7 +380,7 @@ def test_an_op_ten_times_longer_than_the_capture_is_high(tmp_path):
 def test_a_rank_without_gpu_activity_among_others_with_it(tmp_path):
     files = {"rank0.json": [op("a", 0, 9), *launched("k", 1, 2, 3, 1)], "rank1.json": [op("a", 0, 9)]}
     (found,) = artefacts(tmp_path, files)
-    assert found == ("info", "1 of 2 sources have no GPU activity while others do", ["rank1.json"])
+    assert found == ("info", "1 of 2 sources has no GPU activity while others do", ["rank1.json"])
 
 
 def test_files_that_cannot_be_read_or_are_cut_off_are_high_and_named(tmp_path):

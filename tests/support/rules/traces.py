@@ -105,7 +105,7 @@ FIRES: dict[str, Firing] = {
     # 6 of 100 µs have no launch.
     "profiling-artefact": Firing(
         unlinked(6),
-        "1 of 1 sources have over 5.0 % of GPU time without a recorded launch: its op is unknown, and its stage is known only by GPU annotation or by run time",
+        "1 of 1 sources has over 5.0 % of GPU time without a recorded launch: its op is unknown, and its stage is known only by GPU annotation or by run time",
         "info", None, None, {"sources": 1},
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ FIRES: dict[str, Firing] = {
     # Ranks 0 and 2 enqueued the third all_reduce after 3 s; rank 1 completed the second and nothing more.
     "hang": Firing(
         job([record(1), record(2), pending(3)], [record(1), record(2)], [record(1), record(2), pending(3)]),
-        "rank 1 did not reach all_reduce #3 of default_pg; ranks 0, 2 wait in it since 2025-09-16 05:20:03 UTC; "
+        "rank 1 did not reach all_reduce #3 of default_pg; ranks 0, 2 have waited in it since 2025-09-16 05:20:03 UTC; "
         "it last completed all_reduce #2 (sure)",
         "high", None, None, {"waiting_ranks": 2},
     ),

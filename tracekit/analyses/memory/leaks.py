@@ -26,7 +26,7 @@ from tracekit.model.tables.arrays import (
 )
 from tracekit.model.tables.frame import Frame, Ints, from_rows
 from tracekit.model.tables.keys import count_earlier_members, group_arrays, look_up_keys
-from tracekit.model.text.labels import format_numbered_word, join_phrase, truncate_with_hash
+from tracekit.model.text.labels import format_numbered_word, join_phrase, name_rank_or_pid, truncate_with_hash
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.memory.call_sites import format_frames
@@ -157,8 +157,8 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
 def _name_leak_owner(leak: KeptStack) -> str:
     """Name the process and device of a stack: `rank 3 actor GPU 0`."""
     _, role, rank, _, pid, replica, device = leak.process
-    process = format_numbered_word("rank", rank) or format_numbered_word("process", pid) or "rank ?"
-    return join_phrase(process, format_numbered_word("replica", replica), role, format_numbered_word("GPU", device))
+    words = (name_rank_or_pid(rank, pid), format_numbered_word("replica", replica), role)
+    return join_phrase(*words, format_numbered_word("GPU", device)) or "a process"
 
 
 def _list_leak_caveats(windows: Frame, leaks: Sequence[KeptStack]) -> Iterator[str]:

@@ -319,7 +319,7 @@ def _find_profiling_artefacts(measured: Measurements, captures: Frame, threshold
         Finding(
             "profiling-artefact",
             severity,
-            f"{len(sources):,} of {len(captures) + len(failed):,} sources {text}",
+            f"{len(sources):,} of {len(captures) + len(failed):,} sources {_agree_with_count(text, len(sources))}",
             advice,
             (Metric("sources", len(sources), "count", "lower"),),
             tuple(Place(source=source) for source in sources[:50]),
@@ -327,6 +327,15 @@ def _find_profiling_artefacts(measured: Measurements, captures: Frame, threshold
         for sources, severity, text, advice in kinds
         if sources
     ]
+
+
+_SINGULAR = {"are": "is", "were": "was", "have": "has", "lack": "lacks"}
+
+
+def _agree_with_count(predicate: str, count: int) -> str:
+    """Put the verb at the start of a predicate into the singular for one source."""
+    verb, _, rest = predicate.partition(" ")
+    return f"{_SINGULAR.get(verb, verb)} {rest}" if count == 1 else predicate
 
 
 OWN_LOSSES = frozenset({"interleaved-processes", "unusable"})
@@ -358,7 +367,7 @@ IMPOSSIBLE_ROWS = (
     "record again with a newer torch",
 )
 LOST_FIRST_KERNELS = (
-    "lack usable kernels for their first launches: their GPU time is too low",
+    "lack usable kernels for the first launches: the GPU time is too low",
     "start recording later (schedule warmup=1 or more), with a newer driver",
 )
 REMOVED_ROWS = (

@@ -103,7 +103,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
         _print_work(result.read, elapsed_s)
         _print_written_files(targets, save)
         if plots is not None:
-            terminal.print_message(f"wrote {image_count:,} images to {plots}")
+            terminal.print_message(_describe_images(image_count, plots))
     unread = {"refused", "unreadable"} & dict(result.report.files).keys()
     return 2 if not result.read.count or (strict and (result.failed or unread)) else 0
 
@@ -114,6 +114,13 @@ def _needs_details(targets: list[OutputTarget], *others: object) -> bool:
     The others are saved files, plots, -v, and --strict, which also reports errors in details.
     """
     return any(others) or any(target.format != "text" for target in targets)
+
+
+def _describe_images(count: int, folder: str) -> str:
+    """Describe the images in a folder, or why there is none."""
+    if not count:
+        return "wrote no image: nothing in this report has a chart"
+    return f"wrote {count:,} {choose_plural(count, 'image')} to {folder}"
 
 
 def _print_work(read: Read, elapsed_s: float) -> None:

@@ -1,4 +1,4 @@
-"""`tracekit explain`: look up a rule, table, metric, column, command, word or schema; rules come first."""
+"""`tracekit explain`: look up a rule, table, metric, column, command, word, schema or question; rules are first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracekit.cli import options as opt
 from tracekit.cli.help_pages import GroupedCommand
 from tracekit.cli.topics import TopicKind, complete_topics, find_topic, get_page
 
-_RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "command", "word", "schema")
+_RULES_FIRST: tuple[TopicKind, ...] = ("rule", "metric", "table", "column", "command", "word", "schema", "question")
 
 
 @click.command(name="explain", cls=GroupedCommand, short_help="Explain a rule, metric, table, command or word.")
@@ -19,7 +19,7 @@ def command(*, name: str | None, requested: opt.RequestedOutputs, verbose: bool)
     """Explain a rule: summary, cause, measurement, fixes and limits. Without NAME, list all rules.
 
     NAME is the id or number of a rule (straggler, R09), or the name of a metric, a table, a column, a command
-    (noise), a word of the glossary (MFU) or a JSON Schema.
+    (noise), a word of the glossary (MFU), a JSON Schema, or a question that --only takes (card-holders).
     """
     del verbose
     from tracekit.analyses import rules

@@ -67,5 +67,5 @@ def _parse_log_target(text: str) -> tuple[str, str]:
     """Parse `SYSTEM=TARGET`; raises `TracekitError` for anything else."""
     system, _, target = text.partition("=")
     if not system or not target:
-        raise TracekitError(f"--to {text!r} is not SYSTEM=TARGET", "--to mlflow=sqlite:///runs.db")
+        raise TracekitError(f"--to {text!r} is not SYSTEM=TARGET", "write tensorboard=DIR, mlflow=URI or wandb=PROJECT")
     return system, target

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.cli.report_outputs import OutputTarget
     from tracekit.model.tables import Table
 
-_TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "command", "word", "schema")
+_TABLES_FIRST: tuple[TopicKind, ...] = ("table", "column", "metric", "rule", "command", "word", "schema", "question")
 
 
 @click.command(name="tables", cls=GroupedCommand, short_help="Show the tables and their columns.")

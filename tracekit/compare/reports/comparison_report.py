@@ -174,9 +174,9 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
         raw | raw | ratio | Change of the mean.
         per_token | per token | ratio | Change of time per token: biased when answers lengthen, because a step has a fixed part.
         change | equal length | ratio | Change at the mean length of both, by regression; — with too few steps for an interval.
+        word | verdict
         low | CI low | ratio | By run if a side has several; otherwise within the two runs.
         high | CI high | ratio
-        word | verdict
         note | note
     """)
     rows = [
@@ -187,9 +187,9 @@ def _make_lengths_sheet(name: str, lengths: LengthComparison) -> Sheet:
             change.raw,
             change.per_token,
             change.change,
+            WORDS.get(change.word, change.word),
             change.low,
             change.high,
-            WORDS.get(change.word, change.word),
             change.note,
         )
         for change in lengths.changes

@@ -117,7 +117,7 @@ def make_memory_levels_sheet(name: str, memory: MemoryChange) -> Sheet:
     after = _name_snapshot_source(worst.opt_source, worst.opt_step)
     caption = f"{worst.who}: {before} → {after}"
     if len(memory.pairs) > 1:
-        caption = f"the one with the highest peak after, {caption}"
+        caption = f"Highest peak after the change, {caption}"
     return Sheet(name, "Memory before and after", headings, tuple(rows), caption=caption)
 
 

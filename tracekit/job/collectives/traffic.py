@@ -351,7 +351,7 @@ def _name_communicating_ranks(ranks: Frame) -> list[str]:
     several_gpus = bool((per_process["devices"] > 1).any())
     names = []
     for row in ranks.rows("run", "rank", "role", "device"):
-        parts = [format_numbered_word("rank", row["rank"]) or "rank ?"]
+        parts = [format_numbered_word("rank", row["rank"]) or "unknown rank"]
         if several_runs:
             parts.insert(0, str(row["run"]))
         if several_roles:

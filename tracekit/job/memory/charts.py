@@ -149,7 +149,7 @@ def _draw_curves_of_kind(measured: Measurements, kind: str, by_owner: Mapping[Al
         levels.append(_keep_highest_file(owner, by_owner[owner]))
         run = f"{owner.run} " if several else ""
         _, comma, likeness = text.partition(",")
-        names.append(f"{run}{owner.process} {owner.memory}{comma}{likeness}")
+        names.append(f"{run}{join_phrase(owner.process, owner.memory)}{comma}{likeness}")
     marks, note = _list_curve_marks(measured, levels)
     undrawn = [len(rows) for number, rows in enumerate(by_owner.values()) if str(number) not in lines.rows]
     return Chart(

@@ -93,7 +93,7 @@ def _make_row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
     at_floor = item.logged or item.phase == FLOOR
     row: dict[str, Any] = {
         "run": item.of.run,
-        "who": item.of.process,
+        "who": item.of.process or None,
         "memory": item.of.memory,
         "quantity": item.quantity,
         "steps": len(item.x),
@@ -171,7 +171,7 @@ def make_guide_tables(
         rows.append(
             {
                 "run": item.of.run,
-                "who": item.of.process,
+                "who": item.of.process or None,
                 "memory": item.of.memory,
                 "quantity": item.quantity,
                 "slope": round(slope),

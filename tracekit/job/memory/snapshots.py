@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.arrays import Coded, select_rows
 from tracekit.model.tables.frame import Frame, texts
-from tracekit.model.text.labels import format_numbered_word, join_phrase
+from tracekit.model.text.labels import format_numbered_word, join_phrase, name_rank_or_pid
 from tracekit.model.trace import Measurements, derive_once
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
@@ -39,12 +39,12 @@ def snapshot_levels(measured: Measurements) -> Frame:
 
 
 def _name_owner(row: Mapping[str, Any]) -> str:
-    """Name the owner of a memory: `rank 3 actor, GPU 0`."""
-    process = format_numbered_word("rank", row["rank"]) or format_numbered_word("process", row["pid"]) or "rank ?"
+    """Name the owner of a memory: `rank 3 actor, GPU 0`; only the memory if the process is unknown."""
     memory = format_numbered_word("GPU", row["device"]) or "GPU"
     if row["memory"] == "host":
         memory = "pinned host memory"
-    return f"{join_phrase(process, row['role'])}, {memory}"
+    process = join_phrase(name_rank_or_pid(row["rank"], row["pid"]), row["role"])
+    return f"{process}, {memory}" if process else memory
 
 
 def take_snapshot(rows: Frame, snapshot: Mapping[str, Any]) -> Frame:

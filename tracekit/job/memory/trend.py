@@ -37,7 +37,7 @@ from tracekit.model.tables.frame import (
     sum_of,
     where,
 )
-from tracekit.model.text.labels import format_numbered_word, join_phrase
+from tracekit.model.text.labels import format_numbered_word, join_phrase, name_rank_or_pid
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import DRIVER, SNAPSHOT
 
@@ -85,9 +85,9 @@ class Allocator(NamedTuple):
 
     @property
     def process(self) -> str:
-        """`rank 3 actor`; the process id where no rank is known."""
-        process = format_numbered_word("rank", self.rank) or format_numbered_word("process", self.pid) or "rank ?"
-        return join_phrase(process, format_numbered_word("replica", self.replica), self.role)
+        """`rank 3 actor`; the pid where no rank is known; empty without both."""
+        words = (name_rank_or_pid(self.rank, self.pid), format_numbered_word("replica", self.replica), self.role)
+        return join_phrase(*words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,7 @@ def list_left_out_steps(measured: Measurements) -> Steps:
     None in runs without device work, or where that is unknown. Steps that a person chose all count, as the measurements
     lack the work of other steps that ran in them.
     """
-    return failed_questions.judge_if_sound(
-        measured, lambda whom: failed_questions.judge_if_asked(whom, _find_left_out_steps, ()), ()
-    )
+    return failed_questions.judge_if_sound_and_asked(measured, _find_left_out_steps, ())
 
 
 def _find_left_out_steps(measured: Measurements) -> Steps:

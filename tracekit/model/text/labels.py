@@ -60,6 +60,15 @@ def format_numbered_word(word: str, number: object) -> str:
     return "" if number is None else f"{word} {number}"
 
 
+def name_rank_or_pid(rank: int | None, pid: int | None = None) -> str:
+    """Name a process by its rank, otherwise by its pid; empty if both are unknown.
+
+    >>> name_rank_or_pid(3, 4100), name_rank_or_pid(None, 4100), name_rank_or_pid(None)
+    ('rank 3', 'process 4100', '')
+    """
+    return format_numbered_word("rank", rank) or format_numbered_word("process", pid)
+
+
 def join_phrase(*parts: str | None) -> str:
     """Join the non-empty parts with spaces.
 

@@ -1,4 +1,7 @@
-"""Columns of text that fit a page: prose wraps at spaces, and only a name is shortened in the middle."""
+"""Columns of text that fit a page: prose wraps at spaces, and only a name is shortened in the middle.
+
+Names that would look alike when shortened are folded over several lines instead.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ LONGEST_WORD = 24
 """Narrowest width to which a column of names is shortened, in characters."""
 NARROWEST_PROSE = 16
 """Narrowest width to which a column of prose is wrapped, in characters."""
+MAX_FOLDS = 3
+"""Most lines of one folded word in prose."""
 
 _SIGNATURE = re.compile(r"\w[<(]")
 _COPIES = ("Memcpy ", "Memset ")
 _GAP = "  "
+_SEPARATORS = "/._-@:="
 _TREE = "· "
 
 
@@ -107,20 +113,61 @@ def _split_depth(text: str) -> tuple[str, str]:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Wrap text at spaces in lines of at most `width` cells, with longer words shortened in the middle."""
+    """Wrap text at spaces in lines of at most `width` cells.
+
+    Longer words, such as a setting or a path, are folded; one of more than `MAX_FOLDS` lines is shortened in the middle.
+
+    >>> wrap_words("set actor_rollout_ref.rollout.n=8", 21)
+    ['set', 'actor_rollout_ref.', 'rollout.n=8']
+    """
     lines: list[str] = []
     for word in filter(None, text.split(" ")):  # a no-break space does not separate words
         if lines and count_terminal_cells(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
-            lines.append(shorten_cells(word, width))
+            folded = fold_name(word, width)
+            lines += folded if len(folded) <= MAX_FOLDS else [shorten_cells(word, width)]
     return lines
 
 
-def wrap_row(cells: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
-    """Wrap the cells of a row; each line of the result has a text per column, empty below shorter cells."""
-    columns = [wrap_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    return list(zip_longest(*columns, fillvalue=""))
+def fold_name(text: str, width: int) -> list[str]:
+    """Fold a name in lines of at most `width` cells, after a separator in the second half of a line if there is one.
+
+    >>> fold_name("outputs/profile/rank0.json", 18)
+    ['outputs/profile/', 'rank0.json']
+    """
+    lines = []
+    while count_terminal_cells(text) > width:
+        end = next(
+            end for end in range(min(width, len(text)), 0, -1) if end == 1 or count_terminal_cells(text[:end]) <= width
+        )
+        breaks = [at for at in range(end // 2 + 1, end + 1) if text[at - 1] in _SEPARATORS]
+        end = breaks[-1] if breaks else end
+        lines.append(text[:end])
+        text = text[end:]
+    return [*lines, text]
+
+
+def find_lookalikes(names: Collection[str], width: int) -> frozenset[str]:
+    """Find the names that equal another name once both are shortened to `width` cells."""
+    shortened: dict[str, set[str]] = {}
+    for name in names:
+        if count_terminal_cells(name) > width and not is_prose(name):
+            shortened.setdefault(shorten_cells(name, width), set()).add(name)
+    return frozenset(name for alike in shortened.values() if len(alike) > 1 for name in alike)
+
+
+def wrap_rows(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[list[tuple[str, ...]]]:
+    """Wrap the cells of rows; each line of a row has a text per column, empty below shorter cells."""
+    lookalikes = [find_lookalikes({row[place] for row in rows}, width) for place, width in enumerate(widths)]
+    wrapped = []
+    for row in rows:
+        columns = [
+            fold_name(cell, width) if cell in alike else wrap_cell(cell, width)
+            for cell, width, alike in zip(row, widths, lookalikes, strict=True)
+        ]
+        wrapped.append(list(zip_longest(*columns, fillvalue="")))
+    return wrapped
 
 
 def format_columns(
@@ -135,8 +182,8 @@ def format_columns(
     if width is not None:
         _fit_columns_to_page(columns, widths, right, width)
     lines = []
-    for cells in (titles, *rows):
-        for line in wrap_row(cells, widths):
+    for wrapped in wrap_rows((titles, *rows), widths):
+        for line in wrapped:
             padded = []
             for place, text in enumerate(line):
                 fill = " " * (widths[place] - count_terminal_cells(text))

@@ -8,6 +8,7 @@ from typing import Any
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.inputs.sources import Source
 from tracekit.model.report import Report
+from tracekit.model.text.labels import choose_plural
 from tracekit.model.trace import Trace, Want
 from tracekit.pipeline.measure_source import read_parts
 from tracekit.pipeline.options import Options, parse_optional_numbers
@@ -53,7 +54,7 @@ def predict_memory(
         try:
             largest = _answer_batch_question(memories, micro_batches)
         except ChangeError as error:
-            problem = f"largest micro-batch: {error.problem}"
+            problem = f"largest micro-batch: {error.problem}: {error.hint}"
     elif parsed:
         raise ChangeError(
             "the replay differs from the record by more than 3 % of the peak: nothing is predicted",
@@ -76,7 +77,12 @@ def _answer_batch_question(memories: Sequence[ReplayedMemory], micro_batches: Se
     if len(micro_batches) == 1:
         return find_largest_batch(memories[0], micro_batches[0])
     if len(micro_batches) != 2 or len(memories) != 2:
-        raise ChangeError(f"{len(micro_batches)} micro-batches for {len(memories)} histories")
+        given = ",".join(map(str, micro_batches))
+        histories = choose_plural(len(memories), "history was", "histories were")
+        raise ChangeError(
+            f"--micro-batch {given} needs one history for each of two micro-batches, and {len(memories)} {histories} replayed",
+            "name one snapshot of each, or give one micro-batch",
+        )
     return fit_largest_batch(memories, sorted(micro_batches, reverse=True))
 
 

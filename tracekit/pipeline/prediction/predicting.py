@@ -43,6 +43,9 @@ BUSY_RULES = frozenset(
 )
 """Rules about time in which GPUs are busy, if only with a collective: they give no reason for idle GPUs."""
 
+STOPPING_RULES = frozenset(("hang",))
+"""Rules about a job that no longer runs."""
+
 RECORDING_RULES = frozenset(("profiling-artefact", "slow-first-iterations", "start-up"))
 """Rules about what else was recorded than a usual step: they limit all other findings, so their cost is no upper bound."""
 
@@ -211,21 +214,29 @@ def _rank_findings(
 ) -> list[int]:
     """Rank findings by their share of the step; those of a plan keep its order. Catch-alls and those without time are last.
 
+    A hang is first: its job has no further steps to make faster.
+
     Of findings whose shares have the same severity, those with a predicted saving are first: without a prediction the
     share is that of the cost, an upper bound. Findings about the recording rank by their cost alone. Symptoms count
     with their cost less the share that others explain.
     """
     planned = {key for plan in plans for key in plan}
     rest = sorted((key for key in findings if key not in planned), key=lambda key: findings[key].importance)
-    last = [key for key in rest if findings[key].is_catch_all or not findings[key].cost_ns]
-    others = [key for key in rest if key not in last]
+    first, others, last = _split_unplanned(findings, rest)
     shares = {key: _measure_share(finding, list(findings.values())) for key, finding in findings.items()}
     others.sort(key=lambda key: -shares[key])
     bounds = {key for key, each in findings.items() if key not in planned and each.rule not in RECORDING_RULES}
     order = {
         key: (SEVERITIES.index(thresholds.severity(share)), key in bounds, -share) for key, share in shares.items()
     }
-    return _merge_queues([*plans, others], order) + last
+    return first + _merge_queues([*plans, others], order) + last
+
+
+def _split_unplanned(findings: Mapping[int, Finding], keys: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Split findings without a plan into hangs, those with a cost, and the rest: catch-alls and those without time."""
+    first = [key for key in keys if findings[key].rule in STOPPING_RULES]
+    costly = [key for key in keys if findings[key].cost_ns and not findings[key].is_catch_all and key not in first]
+    return first, costly, [key for key in keys if key not in (*first, *costly)]
 
 
 _Importance = tuple[int, bool, float]

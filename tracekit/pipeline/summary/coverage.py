@@ -66,9 +66,7 @@ def describe_unexplained_time(replays: Sequence[RunReplay]) -> tuple[str, ...]:
 
 def _evaluate_if_sound(measured: Measurements, part: Any) -> tuple[Any, ...]:
     """Evaluate one part of the summary; empty if it reads a table that failed or was not requested."""
-    parts: tuple[Any, ...] = failed_questions.judge_if_sound(
-        measured, lambda whom: failed_questions.judge_if_asked(whom, lambda m: tuple(part(m)), ()), ()
-    )
+    parts: tuple[Any, ...] = failed_questions.judge_if_sound_and_asked(measured, lambda whom: tuple(part(whom)), ())
     return parts
 
 

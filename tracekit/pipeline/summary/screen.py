@@ -1,4 +1,4 @@
-"""The summary of a report: run facts, headline, stage table, and what is missing."""
+"""The summary of a report: run facts, headline, caveats and missing data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from tracekit.discover.arguments import FileCounts, count_found_files, format_file_counts
+from tracekit.discover.arguments import FileCounts, count_found_files, format_unread_counts
 from tracekit.discover.sampling import SAMPLED
 from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
@@ -21,23 +19,19 @@ from tracekit.job.frames import (
     REPEATING,
     STEP_BOUNDS,
     StepWalls,
-    make_label_headings,
     summarize_step_walls,
 )
 from tracekit.job.memory.pools import has_pausable, pool_notes
-from tracekit.job.rank_groups import MEMBER, RankGroup, list_rank_groups
 from tracekit.job.ray.tasks import measure_ray_headline
-from tracekit.job.report.tables import make_sheet
 from tracekit.job.stages.durations import measure_stage_durations
-from tracekit.job.stages.periodic import describe_periodic_stages
-from tracekit.job.stages.windows import STAGE_KEY, list_undamaged_rows, sum_gpu_time_by_stage
+from tracekit.job.stages.windows import list_undamaged_rows
 from tracekit.job.steps.start_up import find_run_start_ups
 from tracekit.job.steps.warm_up import DroppedStep
 from tracekit.model import failed_questions
 from tracekit.model.inputs.note_codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording.kinds import FOREIGN
-from tracekit.model.report import Better, Heading, Metric, Sheet
-from tracekit.model.tables.frame import Frame, concat, count_rows, mean_of, median_of, sum_of, texts
+from tracekit.model.report import Better, Metric
+from tracekit.model.tables.frame import concat, count_rows, sum_of
 from tracekit.model.tables.keys import PROCESS
 from tracekit.model.text.labels import choose_plural, format_numbered_word, join_first_few, make_natural_key
 from tracekit.model.trace import Measurements, Note
@@ -49,14 +43,11 @@ from tracekit.pipeline.summary.host_shares import measure_host_shares
 from tracekit.pipeline.summary.number_types import list_number_types
 from tracekit.pipeline.summary.repeating_names import shorten_repeating_name
 from tracekit.pipeline.summary.run_logs import (
-    append_log_only_stages,
     describe_log_disagreements,
     describe_run_logs,
     measure_driver_step,
     measure_run_log_headline,
 )
-
-T = TypeVar("T")
 
 SPLIT_RUNS_CODE = "apart"
 """Code of the notes on directories that were split into several runs."""
@@ -70,7 +61,7 @@ MAX_PIECES = 12
 
 def list_run_facts(measured: Measurements, left_out: Sequence[DroppedStep] = ()) -> tuple[str, ...]:
     """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
-    only_logs = _evaluate_sound_part(measured, has_no_profile, otherwise=False)
+    only_logs = failed_questions.judge_if_sound_and_asked(measured, has_no_profile, otherwise=False)
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
@@ -119,7 +110,8 @@ def _list_run_ranks(measured: Measurements) -> str:
     ranks, worlds = sorted(_list_capture_values(measured, "rank")), _list_capture_values(measured, "world_size")
     if not ranks:
         return "" if has_only_hang_files(measured) else "ranks unknown"
-    world = f" of {worlds[0]}" if len(worlds) == 1 else ""
+    # Dumps of a larger job may lie beside the traces of a smaller one.
+    world = f" of {worlds[0]}" if len(worlds) == 1 and ranks[-1] < worlds[0] else ""
     return _phrase_numbers("rank", ranks, world)
 
 
@@ -360,7 +352,9 @@ def _measure_memory_peaks(measured: Measurements) -> tuple[Metric, ...]:
         rows = measured.frame("category_peaks")
         columns = [("peak_tensors", "peak_bytes", "peak of tensors on one device")]
     counted_in = ""
-    if _evaluate_sound_part(measured, lambda whom: bool(has_pausable(whom, levels).any()), otherwise=False):
+    if failed_questions.judge_if_sound_and_asked(
+        measured, lambda whom: bool(has_pausable(whom, levels).any()), otherwise=False
+    ):
         counted_in = " (with pools that may be unmapped)"
     return tuple(
         Metric(name, int(rows.integers(column).max()), "bytes", "lower", label=f"{label}{counted_in}")
@@ -403,102 +397,6 @@ def _measure_gpu_shares(measured: Measurements) -> list[Metric]:
     return [Metric(name, shares.get(name), "ratio", better, label=label) for name, label, better in _GPU_SHARES]
 
 
-def make_stage_table(measured: Measurements) -> Sheet | None:
-    """Make the main table: stages by wall time, with their GPU utilization."""
-    stage_sheet = failed_questions.judge_without_faults(
-        measured, lambda whom: failed_questions.judge_if_asked(whom, _make_stage_sheet, None)
-    )
-    if stage_sheet.value is None or not stage_sheet.faults:
-        return stage_sheet.value
-    whom = failed_questions.describe_sound_captures(measured, stage_sheet.faults)
-    return replace(stage_sheet.value, title=f"{stage_sheet.value.title} (of {whom})")
-
-
-def _make_stage_sheet(measured: Measurements) -> Sheet | None:
-    stages = measure_stage_durations(measured)
-    if not len(stages) or summarize_step_walls(measured).step_ns is None:
-        return None
-    # Leave out a column with a failed part: it would cover other ranks than the rest of its row.
-    busy = _evaluate_sound_part(measured, _measure_stage_busy, None)
-    if busy is not None:
-        stages = stages.join(busy, STAGE_KEY, "left", optional=STAGE_KEY)
-    headings = [*make_label_headings(measured), *_STAGE_HEADINGS]
-    if busy is not None:
-        headings.append(_GPU_BUSY)
-    headings.append(Heading("ranks", "ranks", "count"))
-    slowest = _evaluate_sound_part(measured, _name_slowest_ranks, None)
-    if slowest is not None:
-        names = [slowest.get((row["run"], row["role"], row["canonical"])) for row in stages.rows(*STAGE_KEY)]
-        stages = stages.with_columns(slowest=texts(names))
-        headings.append(_SLOWEST_RANK_HEADING)
-    stages = _evaluate_sound_part(measured, lambda whom: append_log_only_stages(whom, stages), stages)
-    stages = stages.sort("spread_ns", descending=["spread_ns"])
-    caption = describe_periodic_stages(measured)
-    return make_sheet("overview", "Where the step goes", headings, stages, caption=caption)
-
-
-_SHARE_DOC = "Of all steps, including steps without it; stages of different roles may overlap."
-_STAGE_HEADINGS = (
-    Heading("canonical", "stage"),
-    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps with it."),
-    Heading("share_ratio", "share", "ratio", _SHARE_DOC),
-)
-_GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
-
-
-def _evaluate_sound_part(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
-    """Evaluate `part(measured)`; `otherwise` if it reads a table that failed or was not requested."""
-    return failed_questions.judge_if_sound(
-        measured, lambda whom: failed_questions.judge_if_asked(whom, part, otherwise), otherwise
-    )
-
-
-def _measure_stage_busy(measured: Measurements) -> Frame | None:
-    """Measure the GPU utilization of every stage; None if no GPU was recorded."""
-    if not measured.row_count("gpu_time"):
-        return None
-    return sum_gpu_time_by_stage(measured).select(*STAGE_KEY, "busy_ratio")
-
-
-_SLOWEST_RANK_DOC = (
-    "The rank that is busy longest in it, waits in collectives excluded, and its excess over the median of the others."
-)
-_SLOWEST_RANK_HEADING = Heading("slowest", "slowest rank", doc=_SLOWEST_RANK_DOC)
-
-WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
-"""Minimum excess over the others' median, and minimum share of the step, for a rank to be named."""
-
-
-def _name_slowest_ranks(measured: Measurements) -> dict[tuple[str | None, str | None, str], str]:
-    """For each (run, role, stage), name the slowest rank by own work per step, if it stands out."""
-    slowest: dict[tuple[str | None, str | None, str], tuple[float, str]] = {}
-    steps = summarize_step_walls(measured)
-    for rank_group in list_rank_groups(measured):
-        if rank_group.members < 2:
-            continue
-        worth_ns = WORTH_OF_STEP * (steps.select_run(rank_group.run).step_ns or 0.0)
-        ranks = _find_slowest_ranks(rank_group, worth_ns)
-        for row in ranks.rows("canonical", "rank", "over"):
-            key, over = (rank_group.run, rank_group.role, row["canonical"]), row["over"]
-            if over > slowest.get(key, (0.0, ""))[0]:
-                slowest[key] = (over, f"rank {row['rank']} (+{format_quantity(over, 'ratio')} busy)")
-    return {key: text for key, (_, text) in slowest.items()}
-
-
-def _find_slowest_ranks(rank_group: RankGroup, least_ns: float) -> Frame:
-    """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
-    work = rank_group.work.group_by("canonical", *MEMBER).agg(own_ns=mean_of("own_ns"))
-    work = work.filter(~work.is_missing("canonical"))
-    work = work.sort("canonical", "own_ns", *MEMBER, descending=["own_ns"])
-    is_longest = work.group_by("canonical").position() == 0
-    usual = work.filter(~is_longest).group_by("canonical").agg(usual_ns=median_of("own_ns"))
-    longest = work.filter(is_longest).join(usual, ["canonical"], "left")
-    own_ns, usual_ns = longest.number("own_ns"), longest.number("usual_ns", missing=0.0)
-    over = np.divide(own_ns, usual_ns, out=np.ones(len(usual_ns)), where=usual_ns > 0) - 1
-    stands_out = (over >= WORTH_NAMING) & (own_ns - usual_ns >= least_ns)
-    return longest.with_columns(over=over).filter(stands_out)
-
-
 def count_files_by_state(measured: Measurements) -> FileCounts:
     """Count the files read and, by state, those not read; see `discover.arguments.counted`."""
     read = {source.name for source in measured.sources}
@@ -512,7 +410,7 @@ def list_caveats(measured: Measurements) -> tuple[str, ...]:
     parts = describe_log_disagreements, describe_group_conflicts, lambda whom: tuple(pool_notes(whom))
     apart = (note.message for note in measured.notes if note.code == SPLIT_RUNS_CODE)
     filtered, late = ([note for note in measured.notes if note.code == code] for code in (FILTERED_ROWS, LATE_ENDS))
-    judged = (caveat for part in parts for caveat in _evaluate_sound_part(measured, part, nothing))
+    judged = (caveat for part in parts for caveat in failed_questions.judge_if_sound_and_asked(measured, part, nothing))
     return (*apart, *_describe_removed_rows(filtered), *_describe_cut_ends(late), *judged)
 
 
@@ -554,7 +452,7 @@ def list_unseen(measured: Measurements) -> tuple[str, ...]:
         sources[MAX_UNSEEN:] = [f"{len(sources) - MAX_UNSEEN:,} more such sources"]
     counts = count_files_by_state(measured)
     if len(counts) > 1:
-        sources.insert(0, format_file_counts(counts))
+        sources.insert(0, format_unread_counts(counts))
     return (*sources, *choices, *measured.facts.ignored)
 
 
@@ -564,7 +462,10 @@ MAX_UNSEEN = 8
 
 def list_comparable_facts(measured: Measurements) -> tuple[tuple[str, str], ...]:
     """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
-    pairs = ((name, _evaluate_sound_part(measured, part, "")) for name, part in _COMPARABLE_FACTS.items())
+    pairs = (
+        (name, failed_questions.judge_if_sound_and_asked(measured, part, ""))
+        for name, part in _COMPARABLE_FACTS.items()
+    )
     return tuple((name, value) for name, value in pairs if value)
 
 

@@ -168,7 +168,11 @@ class JobIndex:
         letters = _keep_letters(pattern)
         near = sorted(name for name in names if letters and letters in _keep_letters(name))[:3]
         near = near or get_close_matches(pattern, names, 3, 0.4)
-        return f"did you mean {', '.join(near)}?" if near else f"no name matches {pattern!r}"
+        return (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else f"no name matches {pattern!r}; tracekit whatif PATH lists the names on the critical path"
+        )
 
     def _suggest_numbers(self, where: Selection) -> list[str]:
         """List the recorded ranks and steps, if the selection names none of them."""

@@ -117,8 +117,8 @@ def make_memory_change(values: Any) -> AllocatorChange:
     record = _find_verb(values.get("do"))
     if odd := sorted(values.keys() - {"do", *record.fields}, key=str):
         raise ChangeError(f"{values['do']} has no field {odd[0]!r}", f"write {record.form}")
-    if missing := [field for field in record.fields if values.get(field) in (None, "")]:
-        raise ChangeError(f"{values['do']} needs {missing[0]}", f"write {record.form}")
+    if any(values.get(field) in (None, "") for field in record.fields):
+        raise ChangeError(f"{values['do']} needs {' and '.join(record.fields)}", f"write {record.form}")
     readers = {"site": _read_pattern, "stage": _read_text, "factor": _read_factor, "size_bytes": _read_split_size}
     fields: dict[str, Any] = {field: readers[field](values[field]) for field in record.fields}
     change = AllocatorChange(values["do"], **fields)

@@ -46,8 +46,8 @@ _HISTORIES = parse_headings("""
     operations | operations | count | Allocations, frees and releases that are replayed.
     match | replay | text | Whether the replay gives the recorded segments, addresses and reserved memory.
     difference | difference | ratio | Largest difference of the reserved memory, as a share of its peak.
-    before_bytes | before | bytes | Reserved when the history begins.
     peak_bytes | peak | bytes | Most reserved.
+    before_bytes | before | bytes | Reserved when the history begins.
     emptied_bytes | emptied | bytes | Most reserved if the cache is emptied before the history.
     active_bytes | in use | bytes | Most in use, as blocks.
 """)
@@ -157,7 +157,7 @@ def _list_histories(answer: MemoryAnswer) -> Sheet:
         match, run = memory.match, memory.run
         state = "exact" if match.is_exact else "differs" if match.largest_bytes else "reserved memory exact"
         emptied = measure_from_empty_cache(memory.program)
-        levels = run.reserved_before, run.peak_reserved, emptied, run.peak_active
+        levels = run.peak_reserved, run.reserved_before, emptied, run.peak_active
         source, device = memory.trace.source.name, memory.replay.device
         rows.append((source, device, len(memory.program.ops), state, match.difference, *levels))
     return make_replay_sheet("histories", "Histories, the highest peak first", _HISTORIES, rows)

@@ -98,7 +98,9 @@ def command(  # noqa: PLR0913 - what is given, one by one
     manner = _Manner(shown, quiet, verbose, python, recorded_clocks, critical_path, time_range, top, strict)
     others = [target for target in targets if target.format != "perfetto"]
     if time_range is not None and len(others) == len(targets):
-        raise click.UsageError("--range is for the timeline: --to perfetto; --steps narrows a report")
+        raise TracekitError(
+            "--range limits a timeline, and none is written", "add --to perfetto; --steps limits a report to some steps"
+        )
     status = 0
     for target in targets:
         if target.format == "perfetto":

@@ -42,21 +42,29 @@ def describe_hang(hang: Hang, dumps: Mapping[int, RankDump], stacks: Mapping[int
     what = f"{hang.title} of {get_group_title(hang.key)}"
     since = f" since {format_utc(hang.since_ns)}" if hang.since_ns is not None else ""
     where = f" ({_shorten_frame(hang.record.frame)})" if hang.record is not None and hang.record.frame else ""
-    waits = f"{phrase_ranks(hang.waiting)} {choose_plural(len(hang.waiting), 'waits', 'wait')} in it{since}{where}"
+    waits = f"{phrase_ranks(hang.waiting)} {_conjugate_wait(len(hang.waiting), since)} in it{since}{where}"
     parts = {
         "missing": lambda: f"{phrase_ranks(hang.culprits)} did not reach {what}; {waits}",
         "no dump": lambda: (
-            f"{phrase_ranks(hang.culprits)} left no dump: dead, ending, or not asked; all others wait in {what}{since}"
+            f"{phrase_ranks(hang.culprits)} left no dump: dead, ending, or not asked; all others {_conjugate_wait(2, since)} in {what}{since}"
         ),
         "mismatch": lambda: f"{_describe_mismatch(hang, what)}; {waits}",
         "timed out": lambda: (
-            f"{phrase_ranks(hang.waiting)} all entered {what}{since} alike, and it timed out{_describe_blocked(hang)}"
+            f"{phrase_ranks(hang.waiting)} all entered {what} alike{since and f', have waited{since}'}, and it timed out"
+            f"{_describe_blocked(hang)}"
         ),
         "order": lambda: _describe_order(hang, what, since),
         "one-sided": lambda: f"{phrase_ranks(hang.culprits)} did not call its side of {what}; {waits}",
     }
     claim = parts[hang.kind]()
     return f"{claim}{_locate_culprit(hang, dumps, stacks)} ({hang.confidence})"
+
+
+def _conjugate_wait(count: int, since: str) -> str:
+    """Conjugate "wait" for a number of ranks, in the perfect if its start is known."""
+    if since:
+        return choose_plural(count, "has waited", "have waited")
+    return choose_plural(count, "waits", "wait")
 
 
 def _describe_blocked(hang: Hang) -> str:
@@ -96,7 +104,7 @@ def _describe_order(hang: Hang, what: str, since: str) -> str:
     assert other is not None, "an inversion has two sides"
     second = f"{other.title} of {get_group_title(other.key)}"
     return (
-        f"deadlock of two groups: {phrase_ranks(hang.waiting)} {choose_plural(len(hang.waiting), 'waits', 'wait')} in {what}{since}, "
+        f"deadlock of two groups: {phrase_ranks(hang.waiting)} {_conjugate_wait(len(hang.waiting), since)} in {what}{since}, "
         f"{phrase_ranks(other.waiting)} in {second}, each for the other"
     )
 
@@ -107,9 +115,10 @@ def _locate_culprit(hang: Hang, dumps: Mapping[int, RankDump], stacks: Mapping[i
         frame = hang.record.frame if hang.record is not None else None
         return f"; called in {frame}" if frame else ""
     rank = hang.culprits[0]
-    subject = f"; rank {rank}" if len(hang.culprits) > 1 else "; it"
+    is_one = len(hang.culprits) == 1
     if hang.kind == "mismatch" and hang.other is not None and hang.other.frame:
-        return f"{subject} called it in {hang.other.frame}"
+        return f"; {'its call' if is_one else f'the call of rank {rank}'} is in {hang.other.frame}"
+    subject = "; it" if is_one else f"; rank {rank}"
     stack = stacks.get(rank)
     if stack is not None and stack.frame:
         return f"{subject} is in {stack.frame}"
