@@ -10,6 +10,7 @@ import numpy as np
 
 from tracekit.job.collectives.matching import CLOCK, list_matched_collectives, measure_clock_offsets
 from tracekit.model.records import dataclass
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Measurements, Source, add_key_columns
@@ -26,6 +27,7 @@ from tracekit.replay.edges import (
     Numbers,
     concatenate_edges,
     make_empty_edges,
+    mark_kinds,
 )
 from tracekit.replay.process_graph import ProcessGraph
 from tracekit.replay.same_place_waits import add_same_place_waits
@@ -102,9 +104,11 @@ def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
     time = np.concatenate((time, arrivals))
     add_same_place_waits(processes, first, first_op, listed)
     for number, graph in enumerate(processes):
-        processes[number] = replace(graph, time=time[first[number] : first[number + 1]])
+        processes[number] = _share_times(graph, time[first[number] : first[number + 1]])
     taken.append(listed.build())
-    settled = settle_graph(time, _free_host_meetings(_join_edges(taken), meeting))
+    edges = _free_host_meetings(_join_edges(taken), meeting)
+    release_freed_memory()
+    settled = settle_graph(time, edges)
     return JobGraph(tuple(processes), first, first_path, first_op, settled, meeting, unmatched, matching.offset_ns)
 
 
@@ -151,7 +155,7 @@ def _count_up(sizes: Sequence[int]) -> Ints:
 
 def _renumber_edges(edges: Edges, first: int, first_path: int, first_op: int) -> Edges:
     """Number the instants and owners of a process's edges as those of the job."""
-    shift = np.where(np.isin(edges.kind, DEVICE_KINDS), first_op, first_path)
+    shift = np.where(mark_kinds(edges.kind, *DEVICE_KINDS), first_op, first_path)
     owner = np.where(edges.owner >= 0, edges.owner + shift, -1).astype(np.int32)
     source, target = (column + np.int32(first) for column in (edges.source, edges.target))
     return edges._replace(source=source, target=target, owner=owner)
@@ -170,6 +174,12 @@ def _shift_clock(graph: ProcessGraph, offset_ns: int) -> ProcessGraph:
     )
     stages = replace(graph.stages, ts_ns=graph.stages.ts_ns - offset_ns)
     return replace(graph, time=graph.time - offset_ns, ops=ops, stages=stages)
+
+
+def _share_times(graph: ProcessGraph, time: Ints) -> ProcessGraph:
+    """Take the times of a process and of its ops from those of the job: they are not kept twice."""
+    of_ops = time[graph.host_count :]
+    return replace(graph, time=time, ops=replace(graph.ops, start=of_ops[::2], end=of_ops[1::2]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,5 +338,5 @@ def _free_host_meetings(edges: Edges, meeting: Meeting) -> Edges:
     waits[edges.target[edges.kind == TRANSFER]] = True
     ends: Mask = np.zeros(len(waits), np.bool_)
     ends[meeting.end[on_host]] = True
-    free = np.isin(edges.kind, HOST_KINDS) & (ends & waits)[edges.target]
+    free = mark_kinds(edges.kind, *HOST_KINDS) & (ends & waits)[edges.target]
     return edges._replace(weight=np.where(free, 0, edges.weight))

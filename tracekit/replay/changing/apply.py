@@ -43,6 +43,7 @@ from tracekit.replay.edges import (
     TRANSFER,
     Ints,
     Mask,
+    Numbers,
     Weights,
 )
 from tracekit.replay.paths import NEVER
@@ -179,8 +180,7 @@ def _unblock(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) -> None:
     """Refuse to make copies of several directions asynchronous: what reads a value back must wait for it."""
-    names = {_name_op(index, op) for op in ops.tolist()[:100_000]}
-    directions = {name.split("(")[0].strip() for name in names}
+    directions = index.recall((_list_directions, change.where, change.on), lambda: _list_directions(index, ops))
     if len(directions) > 1 and not change.where.by:
         raise ChangeError(
             f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
@@ -188,11 +188,13 @@ def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) ->
         )
 
 
-def _name_op(index: JobIndex, op: int) -> str:
-    process = int(index.op_process[op])
-    graph = index.job.processes[process]
-    code = int(graph.ops.name.codes[op - int(index.job.first_op[process])])
-    return graph.ops.name.texts[code] if code >= 0 else ""
+def _list_directions(index: JobIndex, ops: Ints) -> set[str]:
+    """List the directions of copies, as their names give them."""
+    names: set[str] = set()
+    for number, (graph, mine) in enumerate(index.split_by_process(index.op_process[ops])):
+        codes = np.unique(graph.ops.name.codes[ops[mine] - index.job.first_op[number]])
+        names.update((*graph.ops.name.texts, "")[code] for code in codes.tolist())
+    return {name.split("(")[0].strip() for name in names}
 
 
 def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
@@ -229,7 +231,7 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     has_own_length = np.zeros(len(job.time) + 1, np.bool_)
     has_own_length[edges.target[index.list_edges(OWN_LENGTH)]] = True
     transfers = _list_owned(index, gone, TRANSFER)
-    previous = _find_previous(index)
+    previous = index.recall(_find_previous, lambda: _find_previous(index))
     followers = gone & np.append(previous >= 0, False)
     weights.put(_list_owned(index, gone, KERNEL, COPY, STREAM_GAP, OVERLAP), 0)
     weights.put(transfers, np.where(has_own_length[edges.target[transfers]], NEVER, 0))
@@ -264,12 +266,14 @@ def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange,
         weights.put(calls[np.isin(run[edges.target[calls]], runs[runs > 0])], 0)
 
 
-def _number_runs(index: JobIndex, rows: Ints) -> Ints:
+def _number_runs(index: JobIndex, rows: Ints) -> Numbers:
     """Number the runs of host edges that follow one another, from 1, by the instants that they lead to; 0 elsewhere."""
     inside = np.zeros(len(index.job.time) + 1, np.bool_)
     inside[index.job.edges.target[rows]] = True
     starts = inside & ~np.append(False, inside[:-1])
-    return np.where(inside, np.cumsum(starts), 0)
+    run = np.cumsum(starts, dtype=np.int32)
+    run[~inside] = 0
+    return run
 
 
 def _find_previous(index: JobIndex) -> Ints:

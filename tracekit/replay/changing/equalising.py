@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,9 @@ from tracekit.replay.paths import NEVER
 
 _DOES_WORK = [HOLDER[name] for name in ("op", "call", "first_call", "sync")]
 
+MOST_KEYS = 2**62
+"""Keys of combined values are below this."""
+
 AS_IT_IS, NOWHERE_ELSE = -1, -2
 """Marks of lengths: the rank or step is at most as slow as others there; no other works there."""
 
@@ -28,34 +32,33 @@ def equalise_work(index: JobIndex, weights: Weights, change: RunChange) -> None:
     left = lengths > NEVER
     if not left.any():
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
-    usual, rows = work.find_usual_lengths(np.where(left, lengths, 0)), work.rows
+    lengths[~left] = 0
+    usual, rows = work.find_usual_lengths(lengths), work.rows
     slower = left[rows] & (usual >= 0)
     weights.put(work.targets[rows[slower]], usual[slower])
     # Work that is done nowhere else at this place: pauses, and code of this rank or step only.
     extra = rows[left[rows] & (usual == NOWHERE_ELSE)]
     weights.put(work.targets[extra[work.may_go[extra]]], 0)
-    if work.of_stages is not None:
-        is_extra = np.zeros(len(left), np.bool_)
-        is_extra[extra] = True
-        _shorten_extra_work(work, weights, is_extra)
+    if work.of_stages is not None and len(extra):
+        _shorten_extra_work(work.of_stages, weights, work.targets[extra])
 
 
-def _shorten_extra_work(work: _PlacedWork, weights: Weights, extra: Mask) -> None:
+def _shorten_extra_work(of_stages: _PlacedWork, weights: Weights, extra: Numbers) -> None:
     """Shorten CPU work that no other has, as far as the stage is longer with it than the median of the others.
 
     Ops of one stage can differ between ranks that work equally long, as in a pipeline.
     """
-    of_stages, rows = work.of_stages, work.on_cpu
-    is_extra = extra[rows]
-    if of_stages is None or not is_extra.any():
+    chosen = np.zeros(int(max(of_stages.targets.max(initial=-1), extra.max())) + 1, np.bool_)
+    chosen[extra] = True
+    is_extra = chosen[of_stages.targets]
+    if not is_extra.any():
         return
     lengths = np.maximum(weights.weight[of_stages.targets], 0)
-    total = of_stages.sum_parts(lengths)
-    of_part = of_stages.where[of_stages.of_part]
+    total, of_part = of_stages.sum_parts(lengths), of_stages.where
     usual = of_stages.usual_total.find(total)
     longer = of_stages.sum_parts(np.where(is_extra, lengths, 0))
     factor = np.clip((np.maximum(usual, 0)[of_part] - (total - longer)) / np.maximum(longer, 1), 0, 1)
-    shorter = (lengths * factor[of_stages.part]).astype(np.int64)
+    shorter = (lengths * np.repeat(factor, of_stages.count)).astype(np.int64)
     weights.put(of_stages.targets[is_extra], shorter[is_extra])
 
 
@@ -82,18 +85,32 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
     stage = index.stage_at(process, at, masked=True)
     # Ranks of one role work alike, not those of several.
-    where, _ = group_arrays([other, _number_roles(index)[process], stage, name])
+    where = _number_places((other, _number_roles(index)[process], stage, name))
     del name
     may_pause = np.zeros(int(where.max(initial=-1)) + 1, np.bool_)
     may_pause[where[~works & (stage >= 0)]] = True
-    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where.astype(np.int32), at, may_pause)
+    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where, at, may_pause)
     if has_own:
         has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
-        work.on_cpu = rows = np.flatnonzero(works & ~has_device)
-        place, _ = group_arrays([other[rows], stage[rows]])
-        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place.astype(np.int32), at[rows]
+        rows = np.flatnonzero(works & ~has_device)
+        place = _number_places((other[rows], stage[rows]))
+        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place, at[rows]
         work.of_stages = _PlacedWork(*of_rows)
     return work
+
+
+def _number_places(columns: Sequence[Ints]) -> Numbers:
+    """Number the combinations of values in order of appearance. A job of a thousand ranks has millions of rows."""
+    key, room = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        low = int(column.min(initial=0))
+        count = int(column.max(initial=0)) - low + 1
+        room *= count
+        if room >= MOST_KEYS:
+            return group_arrays(columns)[0].astype(np.int32)
+        key *= count
+        key += column - low
+    return group_arrays([key])[0].astype(np.int32)
 
 
 def _list_host_work(index: JobIndex, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -125,14 +142,14 @@ def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
 
 
 class _PlacedWork:
-    """Work of units, which are ranks or steps, by where it is done: `where` is equal at the same place.
+    """Work of units, which are ranks or steps, by where it is done.
 
-    `targets` are its edges, `rows` those to make even, `may_go` those that may vanish, `counted` those that show the usual length.
-    `on_cpu` are the rows that work without a device, and `of_stages` the same by stage. `may_pause` marks the places in
-    stages at which no work is recorded: outside stages, processes wait for others.
+    Rows are in order of unit, place and time: those of one unit at one place are a part, with `count` rows from `begin` on, at
+    the place `where`. `targets` are the edges, `rows` those to make even, `may_go` those that may vanish, `counted` those that
+    show the usual length. `of_stages` is the work without a device, by stage. `may_pause` marks the places in stages at which no
+    work is recorded: outside stages, processes wait for others.
     """
 
-    on_cpu: Ints
     of_stages: _PlacedWork | None = None
 
     def __init__(
@@ -146,29 +163,30 @@ class _PlacedWork:
         time: Ints,
         may_pause: Mask | None = None,
     ) -> None:
-        self.targets, self.rows, self.may_go, self.where = targets, np.flatnonzero(chosen), may_go, where
-        order = np.lexsort((time, where, unit))
-        fresh = np.append(True, (np.diff(unit[order]) != 0) | (np.diff(where[order]) != 0))[: len(order)]
-        begin = np.flatnonzero(fresh)
-        size = np.diff(np.append(begin, len(order)))
-        # A job of a thousand ranks has millions of rows.
-        self.part, self.place = np.empty(len(order), np.int32), np.empty(len(order), np.int32)
-        self.part[order] = np.repeat(np.arange(len(begin), dtype=np.int32), size)
-        self.of_part = order[begin]
-        self.count = size
-        of_part, is_part_counted = where[self.of_part], counted[self.of_part]
-        most = np.zeros(int(where.max(initial=-1)) + 1, np.int64)
-        np.maximum.at(most, of_part, size)
-        first = np.cumsum(most) - most
-        self.place[order] = np.arange(len(order)) + np.repeat(first[of_part] - begin, size)
+        part = _number_parts(unit, where)
+        order = np.lexsort((time, part)).astype(np.int32)
+        part = part[order]
+        self.begin = np.flatnonzero(np.diff(part, prepend=part[:1] - 1))
+        del part
+        self.count = np.diff(np.append(self.begin, len(order)))
+        self.targets, self.may_go = targets[order].astype(np.int32), may_go[order]
+        self.where, self.rows = where[order[self.begin]], np.flatnonzero(chosen[order])
+        counted = counted[order]
+        del order
+        most = np.zeros(int(self.where.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(most, self.where, self.count)
+        self.first = np.cumsum(most) - most
+        place = np.arange(len(self.targets), dtype=np.int32)
+        place += np.repeat((self.first[self.where] - self.begin).astype(np.int32), self.count)
         pauses = np.zeros(len(most), np.bool_) if may_pause is None else may_pause
-        self.usual_total = _Medians(of_part, is_part_counted, pauses)
-        self.usual_count = _Medians(of_part, is_part_counted, np.zeros(len(most), np.bool_))
-        self.usual_length = _Medians(self.place, counted, np.repeat(pauses, most))
+        is_part_counted = counted[self.begin]
+        self.usual_total = _Medians(self.where, is_part_counted, pauses)
+        self.usual_count = _Medians(self.where, is_part_counted, np.zeros(len(most), np.bool_))
+        self.usual_length = _Medians(place, counted, np.repeat(pauses, most))
 
     def sum_parts(self, lengths: Ints) -> Ints:
         """Sum lengths by unit and place."""
-        return np.bincount(self.part, weights=lengths, minlength=len(self.count)).astype(np.int64)
+        return np.add.reduceat(lengths, self.begin) if len(lengths) else np.empty(0, np.int64)
 
     def find_usual_lengths(self, lengths: Ints) -> Ints:
         """Find how long the work of `rows` would take in the median of the counted units, `AS_IT_IS` or `NOWHERE_ELSE`.
@@ -176,13 +194,26 @@ class _PlacedWork:
         Where all do equally many, each takes as long as that at its place; otherwise all are scaled to the usual sum.
         """
         rows = self.rows
-        where, part = self.where[rows], self.part[rows]
+        part = np.searchsorted(self.begin, rows, side="right") - 1
+        where = self.where[part]
+        place = self.first[where] + rows - self.begin[part]
         total = self.sum_parts(np.maximum(lengths, 0))
         usual_total, usual_count = self.usual_total.find(total)[where], self.usual_count.find(self.count)[where]
-        own, middle = total[part], self.usual_length.find(lengths)[self.place[rows]]
+        own, middle = total[part], self.usual_length.find(lengths)[place]
         scaled = (lengths[rows] * (usual_total / np.maximum(own, 1))).astype(np.int64)
         usual = np.where((usual_count == self.count[part]) & (middle >= 0), middle, scaled)
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
+
+
+def _number_parts(unit: Ints, where: Numbers) -> Ints:
+    """Number the combinations of unit and place, in order of the unit, then of the place."""
+    low, places = int(unit.min(initial=0)), int(where.max(initial=-1)) + 1
+    if (int(unit.max(initial=0)) - low + 1) * places >= MOST_KEYS:
+        low, unit = 0, np.unique(unit, return_inverse=True)[1]
+    part = unit - low
+    part *= places
+    part += where
+    return part
 
 
 class _Medians:
@@ -198,24 +229,46 @@ class _Medians:
 
     def find(self, values: Ints) -> Ints:
         """Find the median of each group."""
-        is_changed = np.ones(len(self.middle), np.bool_)
-        if len(self.values):
-            is_changed[:] = False
+        if not len(self.values):
+            chosen, changed = self.counted, np.arange(len(self.middle))
+        else:
+            is_changed = np.zeros(len(self.middle), np.bool_)
             is_changed[self.group[values != self.values]] = True
-        rows = np.flatnonzero(is_changed[self.group] & self.counted)
-        changed = np.flatnonzero(is_changed)
-        self.middle[changed] = _find_middle_values(self.group[rows], values[rows], self.may_pause)[changed]
-        self.values = values
+            chosen, changed = is_changed[self.group] & self.counted, np.flatnonzero(is_changed)
+        if len(changed):
+            self.middle[changed] = _find_middle_values(self.group[chosen], values[chosen], self.may_pause)[changed]
+        # A job of a thousand ranks has millions of lengths, all of less than two seconds.
+        self.values = values.astype(np.int32) if int(np.abs(values).max(initial=0)) < 2**31 else values
         return self.middle
 
 
 def _find_middle_values(group: Numbers, values: Ints, may_pause: Mask) -> Ints:
     """Compute the median of each group, or the lower one of two where they differ by a pause; -1 for an empty group."""
     middle = np.full(len(may_pause), -1, np.int64)
-    order = np.lexsort((values, group))
-    first = np.flatnonzero(np.append(True, np.diff(group[order]) != 0)) if len(order) else order
-    size = np.diff(np.append(first, len(order)))
-    low, high = values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
-    groups = group[order[first]]
+    if not len(values):
+        return middle
+    low, high = _pick_middle_two(group, values, len(may_pause))
+    groups = np.flatnonzero(np.bincount(group, minlength=len(may_pause)))
     middle[groups] = np.where(may_pause[groups] & (high - low >= PAUSE_NS), low, (low + high) // 2)
     return middle
+
+
+def _pick_middle_two(group: Numbers, values: Ints, count: int) -> tuple[Ints, Ints]:
+    """Pick the two values in the middle of each group that has any: both are the same in a group of odd size."""
+    least = int(values.min())
+    stride = int(values.max()) - least + 1
+    if stride * count >= MOST_KEYS:
+        order = np.lexsort((values, group))
+        first = np.flatnonzero(np.diff(group[order], prepend=-1))
+        size = np.diff(np.append(first, len(order)))
+        return values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
+    # Sorting numbers takes a fraction of the time and memory of sorting rows.
+    key = group * np.int64(stride)
+    key += values
+    key -= least
+    key.sort()
+    bounds = np.searchsorted(key, np.arange(count + 1) * stride)
+    groups = np.flatnonzero(np.diff(bounds))
+    first, size = bounds[groups], np.diff(bounds)[groups]
+    begin = groups * stride - least
+    return key[first + (size - 1) // 2] - begin, key[first + size // 2] - begin

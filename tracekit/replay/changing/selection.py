@@ -25,6 +25,7 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
     Numbers,
+    mark_kinds,
     split_rows,
 )
 from tracekit.replay.job_graph import JobGraph
@@ -58,11 +59,9 @@ class JobIndex:
             job, lambda number: _shift(job.processes[number].ops.call_end, int(job.first[number]))
         )
         self.op_thread = _concatenate(job, lambda number: _find_launching_threads(job.processes[number]))
-        self.op_ns = _concatenate(job, lambda number: job.processes[number].ops.end - job.processes[number].ops.start)
         self.is_collective = _concatenate(job, lambda number: job.processes[number].ops.is_collective).astype(np.bool_)
         self.is_copy = _concatenate(job, lambda number: job.processes[number].ops.is_copy).astype(np.bool_)
         self.op_at_ns = _concatenate(job, _find_op_times(job))
-        self.group, self.message_bytes = _look_up_groups(job), _look_up_message_sizes(job)
         self._paths: dict[str, Mask] = {}
         self._within: dict[str, Mask] = {}
         self._ops: dict[str, Mask] = {}
@@ -76,11 +75,26 @@ class JobIndex:
         recalled: T = self._recalled[key]
         return recalled
 
-    def list_edges(self, *kinds: int) -> Ints:
+    def list_edges(self, *kinds: int) -> Numbers:
         """List the edges of one or several kinds."""
-        return self.recall(kinds, lambda: np.flatnonzero(np.isin(self.job.edges.kind, kinds)))
+        return self.recall(kinds, lambda: np.flatnonzero(mark_kinds(self.job.edges.kind, *kinds)).astype(np.int32))
 
-    def find_edge_processes(self, rows: Ints) -> Ints:
+    @property
+    def group(self) -> npt.NDArray[np.object_]:
+        """The process group of each op, "" for none."""
+        return self.recall("groups", lambda: _look_up_groups(self.job))
+
+    @property
+    def message_bytes(self) -> npt.NDArray[np.float64]:
+        """The bytes of each op's message; infinite for none, and where it was not recorded."""
+        return self.recall("message sizes", lambda: _look_up_message_sizes(self.job))
+
+    @property
+    def op_ns(self) -> Ints:
+        """The length of each op."""
+        return self.job.time[self.op_start + 1] - self.job.time[self.op_start]
+
+    def find_edge_processes(self, rows: Numbers) -> Ints:
         """Find the process of each edge; that of its source for an arrival."""
         edges, process_of = self.job.edges, self.job.process_of
         process = process_of(edges.target[rows])
@@ -117,10 +131,12 @@ class JobIndex:
 
     def find_ops_ending_at(self, instants: Numbers) -> Ints:
         """Find the device op that ends at each instant; -1 for other instants."""
-        op_of = np.full(len(self.job.time) + 2, -1, np.int64)
-        op_of[self.op_start + 1] = np.arange(len(self.op_start))
-        found: Ints = op_of[instants]
-        return found
+        process = self.job.process_of(instants)
+        counts = np.array([graph.host_count for graph in self.job.processes] or [0], np.int64)
+        inside = np.minimum(process, len(counts) - 1)
+        place = instants - self.job.first[inside] - counts[inside]
+        is_end = (process < len(self.job.processes)) & (place >= 0) & (place & 1 == 1)
+        return np.where(is_end, self.job.first_op[inside] + (place >> 1), -1)
 
     def list_launching_ops(self, ops: Ints) -> list[Mask]:
         """List the paths within each host op that launched any of these device ops directly."""
