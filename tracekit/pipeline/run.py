@@ -560,6 +560,10 @@ def _judge_questions(
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
     sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
+    if measured.graphs:
+        for judged in (measured, counting.drop_left_out_steps(measured, steps)):
+            judged.forget_key_columns()
+        release_freed_memory()
     predicted = _predict_safely(measured, sections, limits, errors)
     sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}

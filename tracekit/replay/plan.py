@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Saving
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.units import format_quantity
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.changing.apply import apply_change
@@ -150,6 +151,7 @@ class _Planner:
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
         self.contention: Contention | None = measure_contention(job)
+        release_freed_memory()
         self.applied: Contention | None = None
         self._weights = Weights(job.edges.weight.copy())
         self._made: list[tuple[Fix, tuple[int, int]]] = []
@@ -222,6 +224,8 @@ class _Planner:
             else:
                 possible.append(change)
         weights.undo(mark)
+        # Selections leave holes of a few hundred MB.
+        release_freed_memory()
         if refused and not possible:
             raise refused[0]
         return replace(fix, changes=tuple(possible))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.model.tables.keys import group_arrays
+from tracekit.model.tables.keys import find_distinct, group_arrays
 from tracekit.process.host.phases import PAUSE_NS
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.changing.host_selection import select_host_edges
-from tracekit.replay.changing.selection import JobIndex, select_ops
+from tracekit.replay.changing.selection import CHUNK_ROWS, JobIndex, evaluate_in_chunks, select_ops
 from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
 from tracekit.replay.paths import NEVER
 
@@ -62,71 +64,150 @@ def _shorten_extra_work(of_stages: _PlacedWork, weights: Weights, extra: Numbers
     weights.put(of_stages.targets[is_extra], shorter[is_extra])
 
 
+class _Work(NamedTuple):
+    """Work as recorded: its edges (-1: none), processes, times, numbers of its names, and whether it is work or a pause."""
+
+    targets: Ints
+    process: Ints
+    time: Ints
+    name: Ints
+    works: Mask
+
+
+class _Rows(NamedTuple):
+    """Rows of work: `target` is an edge, `unit` a rank or step, `where` a place.
+
+    `chosen` rows are to be made even, `may_go` may vanish, and `counted` show the usual length.
+    """
+
+    target: Numbers
+    unit: Ints
+    where: Numbers
+    chosen: Mask
+    may_go: Mask
+    counted: Mask
+
+    def order(self, rows: Mask, time: Ints) -> _Rows:
+        """Select rows, in the order of their units, places and times."""
+        order = np.flatnonzero(rows)
+        order = order[np.lexsort((time[order], self.where[order], self.unit[order]))]
+        return _Rows(*(column[order] for column in self))
+
+
 def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     """Place the work that a change selects; the lengths are those of a replay."""
-    edges, of_steps = index.job.edges, change.across == "step"
+    of_steps = change.across == "step"
     everywhere = replace(change.where, step=None) if of_steps else replace(change.where, rank=None)
     if change.on == "host":
-        targets, process, at, name = _list_host_work(index, select_host_edges(index, everywhere, returns=True))
-        works = np.isin(np.append(index.holder, -1)[edges.owner[targets]], _DOES_WORK)
+        rows: Ints | Numbers = select_host_edges(index, everywhere, returns=True)
+        process, describe = evaluate_in_chunks(rows, index.find_edge_processes), _describe_host_work(index)
     else:
-        targets, process, at, name = _list_device_work(index, select_ops(index, everywhere, "device"))
-        works = np.ones(len(targets), np.bool_)
-    step = index.step_at(process, at)
-    known = (targets >= 0) & ((step >= 0) | (not of_steps))
-    if not known.all():
-        targets, process, at, name, step = (column[known] for column in (targets, process, at, name, step))
-        works = works[known]
-    unit, other = (step, process) if of_steps else (process, step)
-    only = change.where.step if of_steps else change.where.rank
-    chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, process, only or frozenset())
-    has_own = change.on == "host" and only is not None
-    may_go = chosen & ~works & has_own
-    counted = np.ones(len(chosen), np.bool_) if only is None else ~chosen
-    stage = index.stage_at(process, at, masked=True)
-    # Ranks of one role work alike, not those of several.
-    where = _number_places((other, _number_roles(index)[process], stage, name))
-    del name
-    may_pause = np.zeros(int(where.max(initial=-1)) + 1, np.bool_)
-    may_pause[where[~works & (stage >= 0)]] = True
-    work = _PlacedWork(targets, chosen | (only is None), may_go, counted, unit, where, at, may_pause)
+        rows = select_ops(index, everywhere, "device")
+        process, describe = index.op_process[rows], _describe_device_work(index)
+    has_own = change.on == "host" and (change.where.step if of_steps else change.where.rank) is not None
+    places, stages = _PlacedRows(), _PlacedRows()
+    # The rows of a rank are in one part, and those of a step may be anywhere.
+    parts = [slice(None)] if of_steps else _split_between_processes(process)
+    if parts is None:
+        order = np.argsort(process, kind="stable")
+        rows, process = rows[order], process[order]
+        del order
+        parts = _split_between_processes(process) or []
+    for part in parts:
+        work = describe(rows[part], process[part])
+        step = index.step_at(work.process, work.time)
+        known = (work.targets >= 0) & ((step >= 0) | (not of_steps))
+        work, step = _Work(*(column[known] for column in work)), step[known]
+        stage = index.stage_at(work.process, work.time, masked=True)
+        other = work.process if of_steps else step
+        # Ranks of one role work alike, not those of several.
+        alike = other, _number_roles(index)[work.process], stage, work.name
+        columns = _mark_rows(index, change, work, step)
+        where = places.number(alike, ~work.works & (stage >= 0))
+        places.parts.append(columns._replace(where=where).order(np.ones(len(where), np.bool_), work.time))
+        if has_own:
+            on_cpu = work.works & ~_mark_devices(index)[work.process]
+            where = stages.number((other, stage), np.zeros(len(other), np.bool_))
+            stages.parts.append(columns._replace(where=where).order(on_cpu, work.time))
+    placed = places.place()
     if has_own:
-        has_device = np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])[process]
-        rows = np.flatnonzero(works & ~has_device)
-        place = _number_places((other[rows], stage[rows]))
-        of_rows = targets[rows], chosen[rows], may_go[rows], ~chosen[rows], unit[rows], place, at[rows]
-        work.of_stages = _PlacedWork(*of_rows)
-    return work
+        placed.of_stages = stages.place()
+    return placed
 
 
-def _number_places(columns: Sequence[Ints]) -> Numbers:
-    """Number the combinations of values in order of appearance. A job of a thousand ranks has millions of rows."""
-    key, room = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        low = int(column.min(initial=0))
-        count = int(column.max(initial=0)) - low + 1
-        room *= count
-        if room >= MOST_KEYS:
-            return group_arrays(columns)[0].astype(np.int32)
-        key *= count
-        key += column - low
-    return group_arrays([key])[0].astype(np.int32)
+def _mark_rows(index: JobIndex, change: RunChange, work: _Work, step: Ints) -> _Rows:
+    """Mark the rows of a change; their places are not yet known."""
+    of_steps, has_own = change.across == "step", change.on == "host"
+    only = change.where.step if of_steps else change.where.rank
+    chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, work.process, only or frozenset())
+    may_go, counted = chosen & ~work.works & has_own, ~chosen
+    unit = step if of_steps else work.process
+    none = np.zeros(len(unit), np.int32)
+    return _Rows(work.targets.astype(np.int32), unit, none, chosen | (only is None), may_go, counted)
 
 
-def _list_host_work(index: JobIndex, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """List stretches of host time: (their edges, processes, times, and numbers of their rows' names)."""
-    edges = index.job.edges
-    name = np.append(index.number_names(lambda graph: graph.paths.name), -1)[edges.owner[rows]]
-    return rows, index.find_edge_processes(rows), index.job.time[edges.target[rows]] - 1, name
+def _split_between_processes(process: Ints | Numbers) -> list[slice] | None:
+    """Split rows in order of their process into parts of whole processes; None for another order."""
+    if (process[1:] < process[:-1]).any():
+        return None
+    wanted = np.arange(0, len(process), CHUNK_ROWS)
+    bounds = np.unique(np.append(np.searchsorted(process, process[wanted]), len(process)))
+    return [slice(low, high) for low, high in pairwise(bounds.tolist())]
 
 
-def _list_device_work(index: JobIndex, ops: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """List ops: (the edges that are their lengths, -1 for none; processes, times of launch, and numbers of their names)."""
-    edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int64)
+class _PlacedRows:
+    """Rows of work under construction, part by part, with the numbers of their places."""
+
+    def __init__(self) -> None:
+        self.parts: list[_Rows] = []
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._pauses: set[int] = set()
+
+    def number(self, alike: Sequence[Ints], is_pause: Mask) -> Numbers:
+        """Number the places of rows, which are alike there. There may be pauses where a row is one."""
+        group, first = group_arrays(alike)
+        keys = zip(*(column[first].tolist() for column in alike), strict=True)
+        numbers = np.array([self._numbers.setdefault(key, len(self._numbers)) for key in keys], np.int32)
+        self._pauses.update(find_distinct(numbers[group[is_pause]]).tolist())
+        return numbers[group]
+
+    def place(self) -> _PlacedWork:
+        """Join the parts, which are freed."""
+        may_pause = np.zeros(len(self._numbers), np.bool_)
+        may_pause[list(self._pauses)] = True
+        columns = [np.concatenate(column) for column in zip(*self.parts, strict=True)] if self.parts else []
+        self.parts = []
+        return _PlacedWork(_Rows(*columns) if columns else _NO_ROWS, may_pause)
+
+
+def _describe_host_work(index: JobIndex) -> Callable[[Ints, Ints], _Work]:
+    """Describe stretches of host time, by the edges that they are and their processes."""
+    edges, names = index.job.edges, np.append(index.number_names(lambda graph: graph.paths.name), -1)
+    works = np.isin(np.append(index.holder, -1), _DOES_WORK)
+
+    def describe(rows: Ints, process: Ints) -> _Work:
+        owner, time = edges.owner[rows], index.job.time[edges.target[rows]] - 1
+        return _Work(rows, process, time, names[owner], works[owner])
+
+    return describe
+
+
+def _describe_device_work(index: JobIndex) -> Callable[[Ints, Ints], _Work]:
+    """Describe ops, by their numbers and processes: the edges that are their lengths, and their launches."""
+    edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int32)
     own = index.list_edges(KERNEL, COPY)
     edge_of[index.job.edges.owner[own]] = own
-    name = index.number_names(lambda graph: graph.ops.name)[ops]
-    return edge_of[ops], index.op_process[ops], index.op_at_ns[ops], name
+    names = index.number_names(lambda graph: graph.ops.name)
+
+    def describe(ops: Ints, process: Ints) -> _Work:
+        return _Work(edge_of[ops], process, index.op_at_ns[ops], names[ops], np.ones(len(ops), np.bool_))
+
+    return describe
+
+
+def _mark_devices(index: JobIndex) -> Mask:
+    """Mark the processes with device work; the last element is for no process."""
+    return np.array([*(len(graph.ops) > 0 for graph in index.job.processes), False])
 
 
 def _number_roles(index: JobIndex) -> Ints:
@@ -152,37 +233,22 @@ class _PlacedWork:
 
     of_stages: _PlacedWork | None = None
 
-    def __init__(
-        self,
-        targets: Ints,
-        chosen: Mask,
-        may_go: Mask,
-        counted: Mask,
-        unit: Ints,
-        where: Numbers,
-        time: Ints,
-        may_pause: Mask | None = None,
-    ) -> None:
-        part = _number_parts(unit, where)
-        order = np.lexsort((time, part)).astype(np.int32)
-        part = part[order]
-        self.begin = np.flatnonzero(np.diff(part, prepend=part[:1] - 1))
-        del part
-        self.count = np.diff(np.append(self.begin, len(order)))
-        self.targets, self.may_go = targets[order].astype(np.int32), may_go[order]
-        self.where, self.rows = where[order[self.begin]], np.flatnonzero(chosen[order])
-        counted = counted[order]
-        del order
-        most = np.zeros(int(self.where.max(initial=-1)) + 1, np.int64)
+    def __init__(self, rows: _Rows, may_pause: Mask) -> None:
+        starts = (rows.unit[1:] != rows.unit[:-1]) | (rows.where[1:] != rows.where[:-1])
+        self.begin = np.flatnonzero(np.append(np.ones(min(len(rows.unit), 1), np.bool_), starts))
+        self.count = np.diff(np.append(self.begin, len(rows.unit)))
+        self.targets, self.may_go, counted = rows.target, rows.may_go, rows.counted
+        self.where, self.rows = rows.where[self.begin], np.flatnonzero(rows.chosen)
+        del rows
+        most = np.zeros(len(may_pause), np.int64)
         np.maximum.at(most, self.where, self.count)
         self.first = np.cumsum(most) - most
         place = np.arange(len(self.targets), dtype=np.int32)
         place += np.repeat((self.first[self.where] - self.begin).astype(np.int32), self.count)
-        pauses = np.zeros(len(most), np.bool_) if may_pause is None else may_pause
         is_part_counted = counted[self.begin]
-        self.usual_total = _Medians(self.where, is_part_counted, pauses)
+        self.usual_total = _Medians(self.where, is_part_counted, may_pause)
         self.usual_count = _Medians(self.where, is_part_counted, np.zeros(len(most), np.bool_))
-        self.usual_length = _Medians(place, counted, np.repeat(pauses, most))
+        self.usual_length = _Medians(place, counted, np.repeat(may_pause, most))
 
     def sum_parts(self, lengths: Ints) -> Ints:
         """Sum lengths by unit and place."""
@@ -205,15 +271,7 @@ class _PlacedWork:
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
 
 
-def _number_parts(unit: Ints, where: Numbers) -> Ints:
-    """Number the combinations of unit and place, in order of the unit, then of the place."""
-    low, places = int(unit.min(initial=0)), int(where.max(initial=-1)) + 1
-    if (int(unit.max(initial=0)) - low + 1) * places >= MOST_KEYS:
-        low, unit = 0, np.unique(unit, return_inverse=True)[1]
-    part = unit - low
-    part *= places
-    part += where
-    return part
+_NO_ROWS = _Rows(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int32, np.bool_, np.bool_, np.bool_)))
 
 
 class _Medians:

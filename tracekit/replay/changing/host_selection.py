@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import Selection
-from tracekit.replay.changing.selection import MICRO, JobIndex, find_path_begins, mark_windows
+from tracekit.replay.changing.selection import MICRO, JobIndex, evaluate_in_chunks, find_path_begins, mark_windows
 from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
 from tracekit.replay.process_parts.host_threads import NAMES_OF_WORK
 
@@ -26,8 +26,12 @@ def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Int
     edges, rows = job.edges, index.list_edges(*HOST_KINDS)
     if returns:
         rows = np.concatenate((rows, index.list_edges(SYNC_RETURN)))
-    path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
-    chosen = mark_windows(index, where, index.find_edge_processes(rows), time) & _mark_paths(index, where, path)
+
+    def mark(rows: Numbers) -> Mask:
+        path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
+        return mark_windows(index, where, index.find_edge_processes(rows), time) & _mark_paths(index, where, path)
+
+    chosen = evaluate_in_chunks(rows, mark)
     if where.after:
         chosen &= _mark_silence_after(index, where.after, rows)
     if where.at_least_us:

@@ -33,6 +33,9 @@ from tracekit.replay.process_graph import ProcessGraph
 
 MICRO = 1_000
 
+CHUNK_ROWS = 2**20
+"""Rows that are selected at once: a job of a thousand ranks has ten million edges."""
+
 T = TypeVar("T")
 
 
@@ -288,7 +291,7 @@ class JobIndex:
         Stages whose names differ only in numbers are one if `masked`: without ranges of stages, the outermost range is often that
         of an engine's iteration, and counts its requests.
         """
-        numbers: dict[str, int] = {}
+        numbers = self.recall(("stages", masked), dict[str, int])
         stage = np.full(len(time), -1, np.int64)
         for graph, mine in self.split_by_process(process):
             stages = graph.stages
@@ -298,6 +301,15 @@ class JobIndex:
                 of_row = np.array([*of_text, -1])[np.append(stages.stage.codes, -1)]
                 stage[mine] = of_row[stages.row_at(time[mine])]
         return stage
+
+
+def evaluate_in_chunks(rows: Numbers, evaluate: Callable[[Numbers], Any]) -> Any:
+    """Evaluate rows in chunks, and concatenate the narrow results: numbers of 32 bits, or booleans."""
+    parts = []
+    for low in range(0, max(len(rows), 1), CHUNK_ROWS):
+        part = evaluate(rows[low : low + CHUNK_ROWS])
+        parts.append(part if part.dtype == np.bool_ else part.astype(np.int32))
+    return np.concatenate(parts)
 
 
 def _keep_letters(name: str) -> str:
@@ -520,7 +532,7 @@ def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
 def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Ints, time: Ints) -> Mask:
     """Mark times within the n-th range of a matching name in each step."""
     job, chosen = index.job, np.zeros(len(process), np.bool_)
-    begins = np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32)
+    begins = index.recall((_mark_nth, pattern), lambda: np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32))
     of_begin, begin_ns = job.process_of(begins), job.time[begins]
     for number in np.unique(process).tolist():
         mine, starts = np.flatnonzero(process == number), np.sort(begin_ns[of_begin == number])
