@@ -15,6 +15,9 @@ static int holds_narrow(const arrays *of, int array, size_t items)
     return (size_t)of->views[array].len == items * sizeof(int32_t);
 }
 
+/* Whether an array holds the edges into each instant, or nothing: then the edges themselves are sorted by target. */
+static int holds_incoming(const arrays *of, int array, size_t edges) { return !of->views[array].len || holds_narrow(of, array, edges); }
+
 /* Sorts the instants topologically, by the edges of a graph and by `more` that were added to it. The order goes on along one thread
  * for as long as it can: what follows one another lies together in memory. Gives how many instants could be ordered, fewer than
  * all if edges form a cycle; the others follow. -1 without memory. */
@@ -56,8 +59,8 @@ static int are_instants(const int32_t *source, const int32_t *target, size_t edg
     return 1;
 }
 
-/* incoming_first[i] is the first place in `incoming` of the edges into instant i, which ascend; `order` is topological.
- * Gives how many instants could be ordered. */
+/* first[i] is the first place in `incoming` of the edges into instant i, which ascend; `order` is topological. `incoming` may have no
+ * room if the edges are sorted by target. Gives how many instants could be ordered. */
 static PyObject *order(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -65,14 +68,17 @@ static PyObject *order(PyObject *module, PyObject *args)
     if (!take(args, 5, 3, &of)) return NULL;
     const int32_t *source = narrow(&of, 0), *target = narrow(&of, 1);
     size_t edges = (size_t)of.views[0].len / sizeof(int32_t), instants = (size_t)of.views[4].len / sizeof(int32_t);
-    if (!holds_narrow(&of, 1, edges) || !holds_narrow(&of, 2, instants + 1) || !holds_narrow(&of, 3, edges) || edges >= INT32_MAX)
+    if (!holds_narrow(&of, 1, edges) || !holds_narrow(&of, 2, instants + 1) || !holds_incoming(&of, 3, edges) || edges >= INT32_MAX)
         return done(&of, "the arrays differ in length");
     if (!are_instants(source, target, edges, instants)) return done(&of, "an edge without an instant");
     int32_t *first = of.views[2].buf, *incoming = of.views[3].buf;
     for (size_t i = 0; i <= instants; i++) first[i] = 0;
     for (size_t e = 0; e < edges; e++) first[target[e]]++;
     for (size_t i = 0; i < instants; i++) first[i + 1] += first[i];
-    for (size_t e = edges; e-- > 0;) incoming[--first[target[e]]] = (int32_t)e;
+    for (size_t e = edges; e-- > 0;) {
+        int32_t place = --first[target[e]];
+        if (of.views[3].len) incoming[place] = (int32_t)e;
+    }
     int64_t ordered = sort((const int32_t *[]){source, source}, (const int32_t *[]){target, target}, (size_t[]){edges, 0}, instants, of.views[4].buf);
     return ordered < 0 ? no_memory(&of) : counted(&of, ordered);
 }
@@ -117,7 +123,7 @@ static size_t first_added(const added_edges *added, int32_t at)
 }
 
 /* Each instant at the latest time that an edge into it demands; without such an edge at its recorded time, or where an edge
- * `decided` it before at 0, or the first of all times if that is earlier. `decider` is that edge, or -1. An edge with a weight of NEVER or less does not exist.
+ * `decided` it before at 0, or the first of all times if that is earlier. `decider` is that edge, or -1; it may have no room. An edge with a weight of NEVER or less does not exist.
  * Added edges are sorted by their targets; their numbers follow those of the others. */
 static PyObject *longest(PyObject *module, PyObject *args)
 {
@@ -127,10 +133,10 @@ static PyObject *longest(PyObject *module, PyObject *args)
     const int32_t *sorted = narrow(&of, 0), *first = narrow(&of, 1), *incoming = narrow(&of, 2), *source = narrow(&of, 3), *decided = narrow(&of, 6);
     const int64_t *weight = of.values[4], *recorded = of.values[5];
     size_t instants = of.size[5], edges = of.size[4], many = of.size[9];
-    int was_decided = of.views[6].len > 0;
-    if (!holds_narrow(&of, 0, instants) || !holds_narrow(&of, 1, instants + 1) || !holds_narrow(&of, 2, edges) || !holds_narrow(&of, 3, edges)
+    int was_decided = of.views[6].len > 0, keeps_decider = of.views[12].len > 0, is_sorted = !of.views[2].len;
+    if (!holds_narrow(&of, 0, instants) || !holds_narrow(&of, 1, instants + 1) || !holds_incoming(&of, 2, edges) || !holds_narrow(&of, 3, edges)
         || (was_decided && !holds_narrow(&of, 6, instants)) || !holds_narrow(&of, 7, many) || !holds_narrow(&of, 8, many)
-        || !holds_narrow(&of, 10, many) || of.size[11] != instants || !holds_narrow(&of, 12, instants))
+        || !holds_narrow(&of, 10, many) || of.size[11] != instants || (keeps_decider && !holds_narrow(&of, 12, instants)))
         return done(&of, "the arrays differ in length");
     added_edges added = {narrow(&of, 7), narrow(&of, 8), narrow(&of, 10), of.values[9], many, NULL};
     if (!are_instants(added.source, added.target, many, instants)) return done(&of, "an edge without an instant");
@@ -150,7 +156,7 @@ static PyObject *longest(PyObject *module, PyObject *args)
         int64_t latest = NEVER;
         int32_t by = -1;
         for (int32_t j = first[at]; j < first[at + 1]; j++) {
-            int32_t e = incoming[j];
+            int32_t e = is_sorted ? j : incoming[j];
             if (weight[e] <= NEVER) continue;
             int64_t reached = time[source[e]] + weight[e];
             if (reached > latest) latest = reached, by = e;
@@ -162,7 +168,7 @@ static PyObject *longest(PyObject *module, PyObject *args)
                 if (reached > latest) latest = reached, by = (int32_t)edges + added.number[j];
             }
         time[at] = by >= 0 ? latest : was_decided && decided[at] >= 0 ? earliest : recorded[at];
-        decider[at] = by;
+        if (keeps_decider) decider[at] = by;
     }
     free(added.has);
     return done(&of, NULL);
@@ -179,15 +185,16 @@ static PyObject *settle(PyObject *module, PyObject *args)
     const int64_t *time = of.values[3];
     size_t instants = of.size[3], edges = of.size[4], count = 0;
     int64_t *weight = of.values[4], *lengthened_by = of.values[6];
+    int is_sorted = !of.views[1].len;
     int32_t *lengthened = of.views[5].buf;
-    if (!holds_narrow(&of, 0, instants + 1) || !holds_narrow(&of, 1, edges) || !holds_narrow(&of, 2, edges) || !holds_narrow(&of, 5, instants)
+    if (!holds_narrow(&of, 0, instants + 1) || !holds_incoming(&of, 1, edges) || !holds_narrow(&of, 2, edges) || !holds_narrow(&of, 5, instants)
         || of.size[6] != instants)
         return done(&of, "the arrays differ in length");
     for (size_t at = 0; at < instants; at++) {
         int64_t shortest = INT64_MAX;
         int32_t by = -1;
         for (int32_t j = first[at]; j < first[at + 1]; j++) {
-            int32_t e = incoming[j];
+            int32_t e = is_sorted ? j : incoming[j];
             int64_t most = time[at] - time[source[e]];
             if (weight[e] > most) weight[e] = most;
             if (most - weight[e] <= shortest) shortest = most - weight[e], by = e;
@@ -247,15 +254,16 @@ static PyObject *limit(PyObject *module, PyObject *args)
     const int32_t *sorted = narrow(&of, 0), *first = narrow(&of, 1), *incoming = narrow(&of, 2), *source = narrow(&of, 3);
     const int64_t *weight = of.values[4];
     size_t edges = of.size[4], instants = of.size[5];
-    if (!holds_narrow(&of, 0, instants) || !holds_narrow(&of, 1, instants + 1) || !holds_narrow(&of, 2, edges) || !holds_narrow(&of, 3, edges))
+    if (!holds_narrow(&of, 0, instants) || !holds_narrow(&of, 1, instants + 1) || !holds_incoming(&of, 2, edges) || !holds_narrow(&of, 3, edges))
         return done(&of, "the arrays differ in length");
     int64_t *latest = of.values[5];
+    int is_sorted = !of.views[2].len;
     for (size_t k = instants; k-- > 0;) {
         if ((uint32_t)sorted[k] >= instants) return done(&of, "an instant that is not there");
         size_t at = (size_t)sorted[k];
         if (latest[at] >= UNLIMITED) continue;
         for (int32_t j = first[at]; j < first[at + 1]; j++) {
-            int32_t e = incoming[j];
+            int32_t e = is_sorted ? j : incoming[j];
             if (weight[e] <= NEVER) continue;
             int64_t limit = latest[at] - weight[e];
             if (limit < latest[source[e]]) latest[source[e]] = limit;

@@ -105,8 +105,7 @@ def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
     add_same_place_waits(processes, first, first_op, listed)
     for number, graph in enumerate(processes):
         processes[number] = _share_times(graph, time[first[number] : first[number + 1]])
-    taken.append(listed.build())
-    edges = _free_host_meetings(_join_edges(taken), meeting)
+    edges = _free_host_meetings(_join_edges(taken, listed.build()), meeting)
     release_freed_memory()
     settled = settle_graph(time, edges)
     return JobGraph(tuple(processes), first, first_path, first_op, settled, meeting, unmatched, matching.offset_ns)
@@ -121,31 +120,42 @@ _BATCH = 2**20
 
 
 def _take_over_edges(graphs: Iterable[ProcessGraph]) -> tuple[list[ProcessGraph], list[Edges]]:
-    """Take the edges of processes, numbered as those of the job: (processes without edges, edges in batches)."""
+    """Take the edges of processes, numbered as those of the job: (processes without edges, edges in batches by target)."""
     processes: list[ProcessGraph] = []
     batches: list[Edges] = []
     parts: list[Edges] = []
     first = first_path = first_op = 0
     for graph in graphs:
-        parts.append(_renumber_edges(graph.edges, first, first_path, first_op))
+        parts.append(_renumber_edges(_sort_edges(graph.edges), first, first_path, first_op))
         processes.append(replace(graph, edges=_NO_EDGES))
         first, first_path, first_op = first + len(graph.time), first_path + len(graph.paths), first_op + len(graph.ops)
         if sum(len(part.kind) for part in parts) >= _BATCH:
             batches.append(concatenate_edges(parts))
             parts = []
-    return processes, [*batches, *parts]
+    return processes, [*batches, concatenate_edges(parts)]
 
 
-def _join_edges(parts: list[Edges]) -> Edges:
-    """Concatenate edges, and drop each part once it is copied."""
-    edges = make_empty_edges(sum(len(part.kind) for part in parts))
-    begin = 0
+def _sort_edges(edges: Edges) -> Edges:
+    """Sort edges by target: replays read them in this order."""
+    return edges.take(np.argsort(edges.target, kind="stable"))
+
+
+def _join_edges(parts: list[Edges], extra: Edges) -> Edges:
+    """Join the edges of parts with those of their targets in `extra`, sorted by target; each part is dropped once it is copied."""
+    extra = _sort_edges(extra)
+    edges = make_empty_edges(len(extra.kind) + sum(len(part.kind) for part in parts))
+    begin = taken = 0
     while parts:
         part = parts.pop(0)
-        columns: list[Any] = list(edges)
-        for column, values in zip(columns, part, strict=True):
-            column[begin : begin + len(part.kind)] = values
-        begin += len(part.kind)
+        until = int(np.searchsorted(extra.target, part.target[-1:].max(initial=-1), side="right")) if parts else None
+        more = extra.take(slice(taken, until))
+        is_extra = np.zeros(len(part.kind) + len(more.kind), np.bool_)
+        is_extra[np.searchsorted(part.target, more.target, side="right") + np.arange(len(more.kind))] = True
+        columns: list[Any] = [column[begin : begin + len(is_extra)] for column in edges]
+        for column, values, extra_values in zip(columns, part, more, strict=True):
+            column[is_extra] = extra_values
+            column[~is_extra] = values
+        begin, taken = begin + len(is_extra), taken + len(more.kind)
     return edges
 
 

@@ -37,7 +37,8 @@ native = _import_paths()
 class Ordering(NamedTuple):
     """Edges by the instant that they lead to, and a topological order of the instants.
 
-    The edges into instant i are `incoming[first[i]:first[i + 1]]`. `acyclic` counts the instants outside all cycles;
+    The edges into instant i are `incoming[first[i]:first[i + 1]]`, or those of this range where `incoming` is empty, because
+    the edges are sorted by target. `acyclic` counts the instants outside all cycles;
     those on or behind a cycle are last in `order`.
     """
 
@@ -45,6 +46,10 @@ class Ordering(NamedTuple):
     incoming: Numbers
     order: Numbers
     acyclic: int
+
+    def list_incoming(self) -> list[int]:
+        """List the edges in order of their targets."""
+        return self.incoming.tolist() or list(range(int(self.first[-1])))
 
 
 class AddedEdges(NamedTuple):
@@ -69,13 +74,15 @@ class Timing(NamedTuple):
 
 def order_instants(count: int, source: Numbers, target: Numbers) -> Ordering:
     """Order `count` instants so that every edge leads to a later one, as far as no cycle prevents it."""
-    first, incoming = np.empty(count + 1, np.int32), np.empty(len(source), np.int32)
-    order = np.empty(count, np.int32)
+    first, order = np.empty(count + 1, np.int32), np.empty(count, np.int32)
+    is_sorted = not (target[1:] < target[:-1]).any()
+    incoming = np.empty(0 if is_sorted else len(source), np.int32)
     if native is not None:
         return Ordering(first, incoming, order, native.order(source, target, first, incoming, order))
     first[0] = 0
     np.cumsum(np.bincount(target, minlength=count), out=first[1:])
-    incoming[:] = np.argsort(target, kind="stable")
+    if not is_sorted:
+        incoming[:] = np.argsort(target, kind="stable")
     return Ordering(first, incoming, order, _order_slowly(source, target, order))
 
 
@@ -124,19 +131,21 @@ def time_instants(
     recorded: Ints,
     added: AddedEdges = NO_ADDED,
     decided: Numbers = NO_ADDED.number,
+    *,
+    lists_deciders: bool = True,
 ) -> Timing:
     """Time each instant: the latest time that an edge into it demands, or its recorded time without an edge.
 
-    An instant that an edge `decided` before is at 0 without one, or at the first of all times if that is earlier.
+    Without `lists_deciders`, the result has no deciding edges. An instant that an edge `decided` before is at 0 without one, or at the first of all times if that is earlier.
     """
-    time, decider = np.empty(len(recorded), np.int64), np.empty(len(recorded), np.int32)
+    time, decider = np.empty(len(recorded), np.int64), np.empty(len(recorded) if lists_deciders else 0, np.int32)
     graph = ordering.order, ordering.first, ordering.incoming, source, weight, recorded, decided
     if native is not None:
         native.longest(*graph, *added, time, decider)
         return Timing(time, decider)
     if len(decided):
         recorded = np.where(decided < 0, recorded, recorded.min(initial=0))
-    edges, sources, weights = ordering.incoming.tolist(), [*source.tolist()], [*weight.tolist()]
+    edges, sources, weights = ordering.list_incoming(), source.tolist(), weight.tolist()
     into: dict[int, list[int]] = {}
     for target, number in sorted(zip(added.target.tolist(), added.number.tolist(), strict=True)):
         into.setdefault(target, []).append(len(source) + number)
@@ -153,7 +162,7 @@ def time_instants(
         if reached:
             times[at], edge = max(reached)
             deciders[at] = -edge
-    time[:], decider[:] = times, deciders
+    time[:], decider[:] = times, deciders[: len(decider)]
     return Timing(time, decider)
 
 
@@ -259,7 +268,7 @@ def measure_slack(ordering: Ordering, source: Numbers, target: Numbers, weight: 
 
 def _limit_instants(ordering: Ordering, source: Numbers, weight: Ints, latest: Ints) -> None:
     """Limit each instant by the latest times of the instants that it leads to."""
-    edges, sources, weights = ordering.incoming.tolist(), source.tolist(), weight.tolist()
+    edges, sources, weights = ordering.list_incoming(), source.tolist(), weight.tolist()
     first, limits = ordering.first.tolist(), latest.tolist()
     for at in reversed(ordering.order.tolist()):
         for edge in edges[first[at] : first[at + 1]] if limits[at] < UNLIMITED else ():

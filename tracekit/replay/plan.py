@@ -189,7 +189,8 @@ class _Planner:
         key = tuple(map(id, fixes))
         if key not in self._known:
             try:
-                timing, rescaled = time_changed_graph(self.job, self._change_weights(fixes), self.contention)
+                weights = self._change_weights(fixes)
+                timing, rescaled = time_changed_graph(self.job, weights, self.contention, lists_deciders=False)
             except ChangeError:
                 if len(fixes) == 1:
                     raise
@@ -224,8 +225,6 @@ class _Planner:
             else:
                 possible.append(change)
         weights.undo(mark)
-        # Selections leave holes of a few hundred MB.
-        release_freed_memory()
         if refused and not possible:
             raise refused[0]
         return replace(fix, changes=tuple(possible))
@@ -242,4 +241,5 @@ class _Planner:
             for change in fix.changes:
                 with suppress(ChangeError):
                     apply_change(self.index, weights, change)
+        release_freed_memory()
         return weights

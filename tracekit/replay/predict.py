@@ -47,7 +47,9 @@ class Prediction:
     rescaled: int = 0
 
 
-def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention | None) -> tuple[Timing, int]:
+def time_changed_graph(
+    job: JobGraph, weights: Weights, contention: Contention | None, *, lists_deciders: bool = True
+) -> tuple[Timing, int]:
     """Time the graph with changed weights: (times, number of kernels with another length than the changes alone give).
 
     With `contention`, kernels are as long as the collectives at the same time let them be, after the changes. Raises
@@ -59,7 +61,10 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
 
     # What waited for something, and after the change waits for nothing, delays nothing: it keeps no recorded time.
     def time_edges(weight: Ints) -> Timing:
-        return time_instants(ordering, job.edges.source, weight, job.time, added, job.settled.timing.decider)
+        decided = job.settled.timing.decider
+        return time_instants(
+            ordering, job.edges.source, weight, job.time, added, decided, lists_deciders=lists_deciders
+        )
 
     weight = weights.weight
     timing, count = time_edges(weight), 0

@@ -298,7 +298,7 @@ def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints
         return
     waiting = edges.owner[waits].astype(np.int64)
     at = job.time[edges.target[waits]]
-    process = index.op_process[source]
+    process = index.op_process[source].astype(np.int64)
     key = process * (2**32) + index.step_at(process, at)
     order = np.lexsort((at, key))
     last = order[np.append(np.diff(key[order]) != 0, [True])]

@@ -48,7 +48,7 @@ class JobIndex:
             job, lambda number: _shift(job.processes[number].paths.parent, job.first_path[number])
         )
         self.holder = _concatenate(job, lambda number: job.processes[number].paths.holder)
-        self.op_process = np.repeat(np.arange(len(job.processes)), np.diff(job.first_op))
+        self.op_process = np.repeat(np.arange(len(job.processes), dtype=np.int32), np.diff(job.first_op))
         self.op_path = _concatenate(
             job, lambda number: _shift(job.processes[number].ops.launch_path, job.first_path[number])
         )
@@ -317,9 +317,9 @@ def _keep_letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _shift(numbers: Numbers, first: int) -> Ints:
+def _shift(numbers: Numbers, first: int) -> Numbers:
     """Number rows of a process as those of the job; -1 remains -1."""
-    return np.where(numbers >= 0, numbers.astype(np.int64) + first, -1)
+    return np.where(numbers >= 0, numbers + np.int32(first), np.int32(-1))
 
 
 def _concatenate(job: JobGraph, column: Callable[[int], npt.NDArray[Any]]) -> Any:
@@ -337,9 +337,10 @@ def _find_class(job: JobGraph, name: str) -> Callable[[int], Mask]:
     return find
 
 
-def _find_launching_threads(graph: ProcessGraph) -> Ints:
+def _find_launching_threads(graph: ProcessGraph) -> Numbers:
     """Find the thread that launched each op of a process; -1 where it is unknown."""
-    return np.where(graph.ops.is_launched, np.append(graph.thread, -1)[graph.ops.call_begin], -1).astype(np.int64)
+    thread = np.append(graph.thread, np.int32(-1))[graph.ops.call_begin]
+    return np.where(graph.ops.is_launched, thread, np.int32(-1))
 
 
 def _find_op_times(job: JobGraph) -> Callable[[int], Ints]:
