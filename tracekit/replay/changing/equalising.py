@@ -75,23 +75,27 @@ class _Work(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows of work: `target` is an edge, `unit` a rank or step, `where` a place.
+    """Rows of work in the order of their units (ranks or steps), places and times: `target` is an edge.
 
-    `chosen` rows are to be made even, `may_go` may vanish, and `counted` show the usual length.
+    `chosen` rows are to be made even, `may_go` may vanish, and `counted` show the usual length. `begins` marks the first row
+    of a unit at a place, which are in `where`.
     """
 
     target: Numbers
-    unit: Ints
-    where: Numbers
     chosen: Mask
     may_go: Mask
     counted: Mask
+    begins: Mask
+    where: Numbers
 
-    def order(self, rows: Mask, time: Ints) -> _Rows:
-        """Select rows, in the order of their units, places and times."""
-        order = np.flatnonzero(rows)
-        order = order[np.lexsort((time[order], self.where[order], self.unit[order]))]
-        return _Rows(*(column[order] for column in self))
+
+def _order_rows(work: _Work, unit: Ints, where: Numbers, marks: tuple[Mask, Mask, Mask]) -> _Rows:
+    """Order rows; `marks` are those that are chosen, may go, and are counted."""
+    order = np.lexsort((work.time, where, unit))
+    unit, where = unit[order], where[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (unit[1:] != unit[:-1]) | (where[1:] != where[:-1])
+    return _Rows(work.targets[order].astype(np.int32), *(mark[order] for mark in marks), begins, where[begins])
 
 
 def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
@@ -119,31 +123,29 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         known = (work.targets >= 0) & ((step >= 0) | (not of_steps))
         work, step = _Work(*(column[known] for column in work)), step[known]
         stage = index.stage_at(work.process, work.time, masked=True)
-        other = work.process if of_steps else step
+        unit, other = (step, work.process) if of_steps else (work.process, step)
         # Ranks of one role work alike, not those of several.
         alike = other, _number_roles(index)[work.process], stage, work.name
-        columns = _mark_rows(index, change, work, step)
+        marks = _mark_rows(index, change, work, step)
         where = places.number(alike, ~work.works & (stage >= 0))
-        places.parts.append(columns._replace(where=where).order(np.ones(len(where), np.bool_), work.time))
+        places.parts.append(_order_rows(work, unit, where, marks))
         if has_own:
-            on_cpu = work.works & ~_mark_devices(index)[work.process]
-            where = stages.number((other, stage), np.zeros(len(other), np.bool_))
-            stages.parts.append(columns._replace(where=where).order(on_cpu, work.time))
+            on_cpu = np.flatnonzero(work.works & ~_mark_devices(index)[work.process])
+            where = stages.number((other[on_cpu], stage[on_cpu]), np.zeros(len(on_cpu), np.bool_))
+            of_rows = _Work(*(column[on_cpu] for column in work))
+            stages.parts.append(_order_rows(of_rows, unit[on_cpu], where, tuple(mark[on_cpu] for mark in marks)))
     placed = places.place()
     if has_own:
         placed.of_stages = stages.place()
     return placed
 
 
-def _mark_rows(index: JobIndex, change: RunChange, work: _Work, step: Ints) -> _Rows:
-    """Mark the rows of a change; their places are not yet known."""
+def _mark_rows(index: JobIndex, change: RunChange, work: _Work, step: Ints) -> tuple[Mask, Mask, Mask]:
+    """Mark rows: (those to make even, those that may vanish, those that show the usual length)."""
     of_steps, has_own = change.across == "step", change.on == "host"
     only = change.where.step if of_steps else change.where.rank
     chosen = np.isin(step, list(only or ())) if of_steps else _mark_ranks(index, work.process, only or frozenset())
-    may_go, counted = chosen & ~work.works & has_own, ~chosen
-    unit = step if of_steps else work.process
-    none = np.zeros(len(unit), np.int32)
-    return _Rows(work.targets.astype(np.int32), unit, none, chosen | (only is None), may_go, counted)
+    return chosen | (only is None), chosen & ~work.works & has_own, ~chosen
 
 
 def _split_between_processes(process: Ints | Numbers) -> list[slice] | None:
@@ -153,6 +155,9 @@ def _split_between_processes(process: Ints | Numbers) -> list[slice] | None:
     wanted = np.arange(0, len(process), CHUNK_ROWS)
     bounds = np.unique(np.append(np.searchsorted(process, process[wanted]), len(process)))
     return [slice(low, high) for low, high in pairwise(bounds.tolist())]
+
+
+_NO_ROWS = _Rows(*(np.empty(0, kind) for kind in (np.int32, np.bool_, np.bool_, np.bool_, np.bool_, np.int32)))
 
 
 class _PlacedRows:
@@ -175,9 +180,12 @@ class _PlacedRows:
         """Join the parts, which are freed."""
         may_pause = np.zeros(len(self._numbers), np.bool_)
         may_pause[list(self._pauses)] = True
-        columns = [np.concatenate(column) for column in zip(*self.parts, strict=True)] if self.parts else []
+        columns = [list(column) for column in zip(*(self.parts or [_NO_ROWS]), strict=True)]
         self.parts = []
-        return _PlacedWork(_Rows(*columns) if columns else _NO_ROWS, may_pause)
+        joined = []
+        while columns:
+            joined.append(np.concatenate(columns.pop(0)))
+        return _PlacedWork(_Rows(*joined), may_pause)
 
 
 def _describe_host_work(index: JobIndex) -> Callable[[Ints, Ints], _Work]:
@@ -234,11 +242,9 @@ class _PlacedWork:
     of_stages: _PlacedWork | None = None
 
     def __init__(self, rows: _Rows, may_pause: Mask) -> None:
-        starts = (rows.unit[1:] != rows.unit[:-1]) | (rows.where[1:] != rows.where[:-1])
-        self.begin = np.flatnonzero(np.append(np.ones(min(len(rows.unit), 1), np.bool_), starts))
-        self.count = np.diff(np.append(self.begin, len(rows.unit)))
-        self.targets, self.may_go, counted = rows.target, rows.may_go, rows.counted
-        self.where, self.rows = rows.where[self.begin], np.flatnonzero(rows.chosen)
+        self.begin, self.rows = np.flatnonzero(rows.begins), np.flatnonzero(rows.chosen)
+        self.count = np.diff(np.append(self.begin, len(rows.target)))
+        self.targets, self.may_go, self.where, counted = rows.target, rows.may_go, rows.where, rows.counted
         del rows
         most = np.zeros(len(may_pause), np.int64)
         np.maximum.at(most, self.where, self.count)
@@ -271,9 +277,6 @@ class _PlacedWork:
         return np.where(usual_total < 0, NOWHERE_ELSE, np.where(own > usual_total, usual, AS_IT_IS))
 
 
-_NO_ROWS = _Rows(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int32, np.bool_, np.bool_, np.bool_)))
-
-
 class _Medians:
     """Medians of the counted values of groups; -1 for none. Groups with the same values as last time are kept.
 
@@ -288,45 +291,46 @@ class _Medians:
     def find(self, values: Ints) -> Ints:
         """Find the median of each group."""
         if not len(self.values):
-            chosen, changed = self.counted, np.arange(len(self.middle))
+            self.middle = _find_middle_values(self.group, values, self.counted, self.may_pause)
         else:
             is_changed = np.zeros(len(self.middle), np.bool_)
             is_changed[self.group[values != self.values]] = True
-            chosen, changed = is_changed[self.group] & self.counted, np.flatnonzero(is_changed)
-        if len(changed):
-            self.middle[changed] = _find_middle_values(self.group[chosen], values[chosen], self.may_pause)[changed]
+            rows = np.flatnonzero(is_changed[self.group] & self.counted)
+            found = _find_middle_values(self.group[rows], values[rows], np.ones(len(rows), np.bool_), self.may_pause)
+            self.middle = np.where(is_changed, found, self.middle)
         # A job of a thousand ranks has millions of lengths, all of less than two seconds.
-        self.values = values.astype(np.int32) if int(np.abs(values).max(initial=0)) < 2**31 else values
+        is_narrow = len(values) and int(values.max()) < 2**31 and int(values.min()) >= -(2**31)
+        self.values = values.astype(np.int32) if is_narrow else values
         return self.middle
 
 
-def _find_middle_values(group: Numbers, values: Ints, may_pause: Mask) -> Ints:
+def _find_middle_values(group: Numbers, values: Ints, counted: Mask, may_pause: Mask) -> Ints:
     """Compute the median of each group, or the lower one of two where they differ by a pause; -1 for an empty group."""
     middle = np.full(len(may_pause), -1, np.int64)
-    if not len(values):
-        return middle
-    low, high = _pick_middle_two(group, values, len(may_pause))
-    groups = np.flatnonzero(np.bincount(group, minlength=len(may_pause)))
-    middle[groups] = np.where(may_pause[groups] & (high - low >= PAUSE_NS), low, (low + high) // 2)
+    if len(values):
+        groups, low, high = _pick_middle_two(group, values, counted, len(may_pause))
+        middle[groups] = np.where(may_pause[groups] & (high - low >= PAUSE_NS), low, (low + high) // 2)
     return middle
 
 
-def _pick_middle_two(group: Numbers, values: Ints, count: int) -> tuple[Ints, Ints]:
-    """Pick the two values in the middle of each group that has any: both are the same in a group of odd size."""
+def _pick_middle_two(group: Numbers, values: Ints, counted: Mask, count: int) -> tuple[Ints, Ints, Ints]:
+    """Pick the counted values in the middle of each group: (groups, lower value, upper value: the same in one of odd size)."""
     least = int(values.min())
     stride = int(values.max()) - least + 1
-    if stride * count >= MOST_KEYS:
-        order = np.lexsort((values, group))
+    if stride * (count + 1) >= MOST_KEYS:
+        rows = np.flatnonzero(counted)
+        order = rows[np.lexsort((values[rows], group[rows]))]
         first = np.flatnonzero(np.diff(group[order], prepend=-1))
         size = np.diff(np.append(first, len(order)))
-        return values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
-    # Sorting numbers takes a fraction of the time and memory of sorting rows.
+        return group[order[first]], values[order[first + (size - 1) // 2]], values[order[first + size // 2]]
+    # Sorting numbers takes a fraction of the time and memory of sorting rows. What does not count comes last.
     key = group * np.int64(stride)
     key += values
     key -= least
+    key[~counted] = stride * count
     key.sort()
     bounds = np.searchsorted(key, np.arange(count + 1) * stride)
     groups = np.flatnonzero(np.diff(bounds))
     first, size = bounds[groups], np.diff(bounds)[groups]
     begin = groups * stride - least
-    return key[first + (size - 1) // 2] - begin, key[first + size // 2] - begin
+    return groups, key[first + (size - 1) // 2] - begin, key[first + size // 2] - begin

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.units import format_ranges
 from tracekit.process.host.tree import HOLDER
@@ -75,6 +76,7 @@ class JobIndex:
         """Return what was made under a key, and make it the first time: a plan applies the same changes again and again."""
         if key not in self._recalled:
             self._recalled[key] = make()
+            release_freed_memory()
         recalled: T = self._recalled[key]
         return recalled
 
