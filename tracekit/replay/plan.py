@@ -241,5 +241,4 @@ class _Planner:
             for change in fix.changes:
                 with suppress(ChangeError):
                     apply_change(self.index, weights, change)
-        release_freed_memory()
         return weights

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tracekit.model.records import dataclass
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.changing.equalising import equalise_work
@@ -79,6 +80,8 @@ def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Carry out a change. Raises `ChangeError` if it selects nothing, or touches what it does not name."""
     mark = weights.mark()
     _VERBS[change.do](index, weights, change)
+    # Selections of a thousand ranks leave holes of a few hundred MB.
+    release_freed_memory()
     if len(weights.added) == mark[1] and not weights.is_altered(mark):
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
 
@@ -279,7 +282,7 @@ def _number_runs(index: JobIndex, rows: Ints) -> Numbers:
 def _find_previous(index: JobIndex) -> Ints:
     """Find the op before each on its stream, as numbered in the job; -1 for none."""
     parts = [
-        np.where(graph.ops.previous >= 0, graph.ops.previous + index.job.first_op[number], -1)
+        np.where(graph.ops.previous >= 0, graph.ops.previous + index.job.first_op[number], -1).astype(np.int32)
         for number, graph in enumerate(index.job.processes)
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

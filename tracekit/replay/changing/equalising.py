@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.tables.keys import find_distinct, group_arrays
 from tracekit.process.host.phases import PAUSE_NS
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
-from tracekit.replay.changing.host_selection import select_host_edges
+from tracekit.replay.changing.host_selection import list_host_edges
 from tracekit.replay.changing.selection import CHUNK_ROWS, JobIndex, evaluate_in_chunks, select_ops
 from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
 from tracekit.replay.paths import NEVER
@@ -103,7 +104,7 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     of_steps = change.across == "step"
     everywhere = replace(change.where, step=None) if of_steps else replace(change.where, rank=None)
     if change.on == "host":
-        rows: Ints | Numbers = select_host_edges(index, everywhere, returns=True)
+        rows: Ints | Numbers = list_host_edges(index, everywhere, returns=True)
         process, describe = evaluate_in_chunks(rows, index.find_edge_processes), _describe_host_work(index)
     else:
         rows = select_ops(index, everywhere, "device")
@@ -134,6 +135,8 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
             where = stages.number((other[on_cpu], stage[on_cpu]), np.zeros(len(on_cpu), np.bool_))
             of_rows = _Work(*(column[on_cpu] for column in work))
             stages.parts.append(_order_rows(of_rows, unit[on_cpu], where, tuple(mark[on_cpu] for mark in marks)))
+    del rows, process
+    release_freed_memory()
     placed = places.place()
     if has_own:
         placed.of_stages = stages.place()

@@ -18,10 +18,11 @@ _SHOWS_WORK = f"^(?:{'|'.join(map(re.escape, NAMES_OF_WORK))})"
 
 def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
     """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
-    return index.recall((select_host_edges, where, returns), lambda: _list_host_edges(index, where, returns=returns))
+    return index.recall((select_host_edges, where, returns), lambda: list_host_edges(index, where, returns=returns))
 
 
-def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
+def list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
+    """List edges of host threads as `select_host_edges` does, and forget them."""
     job = index.job
     edges, rows = job.edges, index.list_edges(*HOST_KINDS)
     if returns:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from tracekit.model.intervals import Intervals, find_window_at, merge_intervals
 from tracekit.model.records import dataclass
 from tracekit.model.stages import get_canonical_stage
-from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.units import format_ranges
 from tracekit.process.host.tree import HOLDER
@@ -34,7 +33,7 @@ from tracekit.replay.process_graph import ProcessGraph
 
 MICRO = 1_000
 
-CHUNK_ROWS = 2**20
+CHUNK_ROWS = 2**18
 """Rows that are selected at once: a job of a thousand ranks has ten million edges."""
 
 T = TypeVar("T")
@@ -76,7 +75,6 @@ class JobIndex:
         """Return what was made under a key, and make it the first time: a plan applies the same changes again and again."""
         if key not in self._recalled:
             self._recalled[key] = make()
-            release_freed_memory()
         recalled: T = self._recalled[key]
         return recalled
 
@@ -87,12 +85,12 @@ class JobIndex:
     @property
     def group(self) -> npt.NDArray[np.object_]:
         """The process group of each op, "" for none."""
-        return self.recall("groups", lambda: _look_up_groups(self.job))
+        return _look_up_groups(self.job)
 
     @property
     def message_bytes(self) -> npt.NDArray[np.float64]:
         """The bytes of each op's message; infinite for none, and where it was not recorded."""
-        return self.recall("message sizes", lambda: _look_up_message_sizes(self.job))
+        return _look_up_message_sizes(self.job)
 
     @property
     def op_ns(self) -> Ints:
