@@ -292,10 +292,17 @@ def test_compiled_and_plain_passes_agree_with_the_definition(graph):
 @given(random_graphs(), random_graphs())
 def test_added_edges_are_timed_as_edges_of_the_graph(graph, other):
     edges, recorded = graph
-    place = {instant: number for number, instant in enumerate(order_instants(len(recorded), *columns_of(edges)[:2]).order.tolist())}
+    place = {
+        instant: number
+        for number, instant in enumerate(order_instants(len(recorded), *columns_of(edges)[:2]).order.tolist())
+    }
     more = [edge for edge in other[0] if max(edge[:2]) < len(recorded) and place[edge[0]] < place[edge[1]]]
     source, target, weight = columns_of(edges)
-    whole = time_instants(order_instants(len(recorded), *columns_of(edges + more)[:2]), *columns_of(edges + more)[::2], np.array(recorded, np.int64))
+    whole = time_instants(
+        order_instants(len(recorded), *columns_of(edges + more)[:2]),
+        *columns_of(edges + more)[::2],
+        np.array(recorded, np.int64),
+    )
     for native in (COMPILED, None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(paths, "native", native)

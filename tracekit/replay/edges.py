@@ -15,6 +15,8 @@ from tracekit.replay.paths import Ordering
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.integer[Any]]
+"""Numbers of edges, ops or instants, of 32 or 64 bits."""
 
 KINDS = (
     "host row",

@@ -229,8 +229,8 @@ def name_owners(job: JobGraph, spent: SpentTime) -> Frame:
     sums = np.zeros(len(first), np.int64)
     np.add.at(sums, number, spent.ns[spent.ns > 0])
     keys = zip(process[first].tolist(), edges.kind[used[first]].tolist(), name[first].tolist(), strict=True)
-    for (place, kind, text), ns in zip(keys, sums.tolist(), strict=True):
-        owned[ranks[place], KINDS[kind], names[text]] = ns
+    for (place, kind, number_of_name), ns in zip(keys, sums.tolist(), strict=True):
+        owned[ranks[place], KINDS[kind], names[number_of_name]] = ns
     rows = sorted(owned.items(), key=lambda item: (-item[1], str(item[0])))
     return Frame.from_columns(
         {

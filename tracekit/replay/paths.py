@@ -61,7 +61,8 @@ class AddedEdges(NamedTuple):
     number: Numbers
 
 
-NO_ADDED = AddedEdges(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int32)))
+_NONE = np.empty(0, np.int32)
+NO_ADDED = AddedEdges(_NONE, _NONE, np.empty(0, np.int64), _NONE)
 """No added edges."""
 
 
@@ -94,7 +95,7 @@ def reorder_instants(ordering: Ordering, source: Numbers, target: Numbers, added
     if native is not None:
         acyclic = native.reorder(source, target, *more, order)
     else:
-        acyclic = _order_slowly(*(np.concatenate(pair) for pair in zip((source, target), more, strict=True)), order)
+        acyclic = _order_slowly(np.concatenate((source, more[0])), np.concatenate((target, more[1])), order)
     return ordering._replace(order=order, acyclic=acyclic)
 
 

@@ -45,6 +45,7 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
     Numbers,
+    Rows,
     Weights,
 )
 from tracekit.replay.paths import NEVER
@@ -135,14 +136,14 @@ def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
     return ops
 
 
-def _find_lengths(index: JobIndex, ops: Ints) -> Ints:
+def _find_lengths(index: JobIndex, ops: Ints) -> Rows:
     """Find the edges that are the length of the ops."""
     chosen = np.zeros(int(index.job.first_op[-1]) + 1, np.bool_)
     chosen[ops] = True
     return _list_owned(index, chosen, *LENGTHS)
 
 
-def _list_owned(index: JobIndex, chosen: Mask, *kinds: int) -> Ints:
+def _list_owned(index: JobIndex, chosen: Mask, *kinds: int) -> Rows:
     """List the edges that chosen ops own, by kind; the last element of `chosen` is for no op."""
     rows = index.list_edges(*kinds)
     return rows[chosen[index.job.edges.owner[rows]]]
@@ -154,7 +155,7 @@ def _unwait(index: JobIndex, weights: Weights, change: RunChange) -> None:
     weights.put(rows[_mark_calls(index, change, rows)], NEVER)
 
 
-def _mark_calls(index: JobIndex, change: RunChange, rows: Ints) -> Mask:
+def _mark_calls(index: JobIndex, change: RunChange, rows: Rows) -> Mask:
     """Mark the returns of calls that a change selects."""
     edges, where = index.job.edges, change.where
     path, at = edges.owner[rows], index.job.time[edges.target[rows]] - 1
@@ -244,7 +245,7 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     _pass_waits_on(index, weights, gone, previous)
 
 
-def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange, transfers: Ints) -> None:
+def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange, transfers: Rows) -> None:
     """Remove collectives of host threads: their rows, the waits for them, and with `host` the rows that issue them."""
     edges, host = index.job.edges, index.list_edges(*HOST_KINDS)
     arrivals, hand_overs = index.list_edges(ARRIVAL), index.list_edges(HAND_OVER)
@@ -269,7 +270,7 @@ def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange,
         weights.put(calls[np.isin(run[edges.target[calls]], runs[runs > 0])], 0)
 
 
-def _number_runs(index: JobIndex, rows: Ints) -> Numbers:
+def _number_runs(index: JobIndex, rows: Rows) -> Numbers:
     """Number the runs of host edges that follow one another, from 1, by the instants that they lead to; 0 elsewhere."""
     inside = np.zeros(len(index.job.time) + 1, np.bool_)
     inside[index.job.edges.target[rows]] = True

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.tables.keys import find_distinct, group_arrays
@@ -16,7 +17,7 @@ from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.changing.host_selection import list_host_edges
 from tracekit.replay.changing.selection import CHUNK_ROWS, JobIndex, evaluate_in_chunks, select_ops
-from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Weights
+from tracekit.replay.edges import COPY, KERNEL, Ints, Mask, Numbers, Rows, Weights
 from tracekit.replay.paths import NEVER
 
 _DOES_WORK = [HOLDER[name] for name in ("op", "call", "first_call", "sync")]
@@ -68,11 +69,16 @@ def _shorten_extra_work(of_stages: _PlacedWork, weights: Weights, extra: Numbers
 class _Work(NamedTuple):
     """Work as recorded: its edges (-1: none), processes, times, numbers of its names, and whether it is work or a pause."""
 
-    targets: Ints
-    process: Ints
+    targets: Rows
+    process: Rows
     time: Ints
     name: Ints
     works: Mask
+
+    def take(self, rows: npt.NDArray[Any]) -> _Work:
+        """Select work."""
+        columns: list[Any] = [column[rows] for column in self]
+        return _Work(*columns)
 
 
 class _Rows(NamedTuple):
@@ -90,13 +96,14 @@ class _Rows(NamedTuple):
     where: Numbers
 
 
-def _order_rows(work: _Work, unit: Ints, where: Numbers, marks: tuple[Mask, Mask, Mask]) -> _Rows:
+def _order_rows(work: _Work, unit: Rows, where: Numbers, marks: Sequence[Mask]) -> _Rows:
     """Order rows; `marks` are those that are chosen, may go, and are counted."""
     order = np.lexsort((work.time, where, unit))
     unit, where = unit[order], where[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (unit[1:] != unit[:-1]) | (where[1:] != where[:-1])
-    return _Rows(work.targets[order].astype(np.int32), *(mark[order] for mark in marks), begins, where[begins])
+    chosen, may_go, counted = (mark[order] for mark in marks)
+    return _Rows(work.targets[order].astype(np.int32), chosen, may_go, counted, begins, where[begins])
 
 
 def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
@@ -104,7 +111,7 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
     of_steps = change.across == "step"
     everywhere = replace(change.where, step=None) if of_steps else replace(change.where, rank=None)
     if change.on == "host":
-        rows: Ints | Numbers = list_host_edges(index, everywhere, returns=True)
+        rows: Rows = list_host_edges(index, everywhere, returns=True)
         process, describe = evaluate_in_chunks(rows, index.find_edge_processes), _describe_host_work(index)
     else:
         rows = select_ops(index, everywhere, "device")
@@ -122,7 +129,7 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         work = describe(rows[part], process[part])
         step = index.step_at(work.process, work.time)
         known = (work.targets >= 0) & ((step >= 0) | (not of_steps))
-        work, step = _Work(*(column[known] for column in work)), step[known]
+        work, step = work.take(known), step[known]
         stage = index.stage_at(work.process, work.time, masked=True)
         unit, other = (step, work.process) if of_steps else (work.process, step)
         # Ranks of one role work alike, not those of several.
@@ -133,8 +140,8 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         if has_own:
             on_cpu = np.flatnonzero(work.works & ~_mark_devices(index)[work.process])
             where = stages.number((other[on_cpu], stage[on_cpu]), np.zeros(len(on_cpu), np.bool_))
-            of_rows = _Work(*(column[on_cpu] for column in work))
-            stages.parts.append(_order_rows(of_rows, unit[on_cpu], where, tuple(mark[on_cpu] for mark in marks)))
+            of_rows = work.take(on_cpu)
+            stages.parts.append(_order_rows(of_rows, unit[on_cpu], where, [mark[on_cpu] for mark in marks]))
     del rows, process
     release_freed_memory()
     placed = places.place()
@@ -151,7 +158,7 @@ def _mark_rows(index: JobIndex, change: RunChange, work: _Work, step: Ints) -> t
     return chosen | (only is None), chosen & ~work.works & has_own, ~chosen
 
 
-def _split_between_processes(process: Ints | Numbers) -> list[slice] | None:
+def _split_between_processes(process: Rows) -> list[slice] | None:
     """Split rows in order of their process into parts of whole processes; None for another order."""
     if (process[1:] < process[:-1]).any():
         return None
@@ -160,7 +167,8 @@ def _split_between_processes(process: Ints | Numbers) -> list[slice] | None:
     return [slice(low, high) for low, high in pairwise(bounds.tolist())]
 
 
-_NO_ROWS = _Rows(*(np.empty(0, kind) for kind in (np.int32, np.bool_, np.bool_, np.bool_, np.bool_, np.int32)))
+_NO_MARKS = np.empty(0, np.bool_)
+_NO_ROWS = _Rows(np.empty(0, np.int32), _NO_MARKS, _NO_MARKS, _NO_MARKS, _NO_MARKS, np.empty(0, np.int32))
 
 
 class _PlacedRows:
@@ -171,7 +179,7 @@ class _PlacedRows:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._pauses: set[int] = set()
 
-    def number(self, alike: Sequence[Ints], is_pause: Mask) -> Numbers:
+    def number(self, alike: Sequence[Rows], is_pause: Mask) -> Numbers:
         """Number the places of rows, which are alike there. There may be pauses where a row is one."""
         group, first = group_arrays(alike)
         keys = zip(*(column[first].tolist() for column in alike), strict=True)
@@ -185,32 +193,32 @@ class _PlacedRows:
         may_pause[list(self._pauses)] = True
         columns = [list(column) for column in zip(*(self.parts or [_NO_ROWS]), strict=True)]
         self.parts = []
-        joined = []
+        joined: list[Any] = []
         while columns:
             joined.append(np.concatenate(columns.pop(0)))
         return _PlacedWork(_Rows(*joined), may_pause)
 
 
-def _describe_host_work(index: JobIndex) -> Callable[[Ints, Ints], _Work]:
+def _describe_host_work(index: JobIndex) -> Callable[[Rows, Rows], _Work]:
     """Describe stretches of host time, by the edges that they are and their processes."""
     edges, names = index.job.edges, np.append(index.number_names(lambda graph: graph.paths.name), -1)
     works = np.isin(np.append(index.holder, -1), _DOES_WORK)
 
-    def describe(rows: Ints, process: Ints) -> _Work:
+    def describe(rows: Rows, process: Rows) -> _Work:
         owner, time = edges.owner[rows], index.job.time[edges.target[rows]] - 1
         return _Work(rows, process, time, names[owner], works[owner])
 
     return describe
 
 
-def _describe_device_work(index: JobIndex) -> Callable[[Ints, Ints], _Work]:
+def _describe_device_work(index: JobIndex) -> Callable[[Rows, Rows], _Work]:
     """Describe ops, by their numbers and processes: the edges that are their lengths, and their launches."""
     edge_of = np.full(int(index.job.first_op[-1]) + 1, -1, np.int32)
     own = index.list_edges(KERNEL, COPY)
     edge_of[index.job.edges.owner[own]] = own
     names = index.number_names(lambda graph: graph.ops.name)
 
-    def describe(ops: Ints, process: Ints) -> _Work:
+    def describe(ops: Rows, process: Rows) -> _Work:
         return _Work(edge_of[ops], process, index.op_at_ns[ops], names[ops], np.ones(len(ops), np.bool_))
 
     return describe
@@ -227,7 +235,7 @@ def _number_roles(index: JobIndex) -> Ints:
     return np.append(np.unique(np.array(roles, object), return_inverse=True)[1], -1).astype(np.int64)
 
 
-def _mark_ranks(index: JobIndex, process: Ints, ranks: frozenset[int]) -> Mask:
+def _mark_ranks(index: JobIndex, process: Rows, ranks: frozenset[int]) -> Mask:
     """Mark the work of some ranks."""
     is_chosen = [graph.source.rank in ranks for graph in index.job.processes]
     return np.array([*is_chosen, False])[process]
@@ -316,7 +324,7 @@ def _find_middle_values(group: Numbers, values: Ints, counted: Mask, may_pause: 
     return middle
 
 
-def _pick_middle_two(group: Numbers, values: Ints, counted: Mask, count: int) -> tuple[Ints, Ints, Ints]:
+def _pick_middle_two(group: Numbers, values: Ints, counted: Mask, count: int) -> tuple[Rows, Ints, Ints]:
     """Pick the counted values in the middle of each group: (groups, lower value, upper value: the same in one of odd size)."""
     least = int(values.min())
     stride = int(values.max()) - least + 1

@@ -25,6 +25,7 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
     Numbers,
+    Rows,
     mark_kinds,
     split_rows,
 )
@@ -95,9 +96,10 @@ class JobIndex:
     @property
     def op_ns(self) -> Ints:
         """The length of each op."""
-        return self.job.time[self.op_start + 1] - self.job.time[self.op_start]
+        length: Ints = self.job.time[self.op_start + 1] - self.job.time[self.op_start]
+        return length
 
-    def find_edge_processes(self, rows: Numbers) -> Ints:
+    def find_edge_processes(self, rows: Rows) -> Ints:
         """Find the process of each edge; that of its source for an arrival."""
         edges, process_of = self.job.edges, self.job.process_of
         process = process_of(edges.target[rows])
@@ -204,14 +206,14 @@ class JobIndex:
             if chosen is not None and known and not chosen & known
         ]
 
-    def mark_times_within(self, pattern: str, process: Ints, time: Ints) -> Mask:
+    def mark_times_within(self, pattern: str, process: Rows, time: Ints) -> Mask:
         """Mark recorded times at which any thread of the process is in a row of a matching name."""
         if pattern not in self._windows:
             self._windows[pattern] = self._list_windows(self.match_within(pattern))
         return self._mark_inside(self._windows[pattern], process, time)
 
     @staticmethod
-    def _mark_inside(windows: list[Intervals], process: Ints, time: Ints) -> Mask:
+    def _mark_inside(windows: list[Intervals], process: Rows, time: Ints) -> Mask:
         """Mark times within the windows of their process."""
         inside = np.zeros(len(time), np.bool_)
         for (start, end), mine in zip(windows, split_rows(process, len(windows)), strict=True):
@@ -219,7 +221,7 @@ class JobIndex:
                 inside[mine] = find_window_at(start, end, time[mine]) >= 0
         return inside
 
-    def mark_times_of_few_requests(self, below: float, process: Ints, time: Ints) -> Mask:
+    def mark_times_of_few_requests(self, below: float, process: Rows, time: Ints) -> Mask:
         """Mark recorded times at which an engine generates for fewer requests than this, without a prompt among them."""
         key = f"requests below {below}"
         if key not in self._windows:
@@ -266,11 +268,11 @@ class JobIndex:
             parts.append(np.array([*matches, False])[coded.codes])
         return np.concatenate(parts)
 
-    def split_by_process(self, process: Ints) -> Iterator[tuple[ProcessGraph, Ints]]:
+    def split_by_process(self, process: Rows) -> Iterator[tuple[ProcessGraph, Ints]]:
         """Split rows by their process: (its graph, its rows)."""
         return zip(self.job.processes, split_rows(process, len(self.job.processes)), strict=True)
 
-    def step_at(self, process: Ints, time: Ints) -> Ints:
+    def step_at(self, process: Rows, time: Ints) -> Ints:
         """Find the number of the step that runs at each recorded time of a process; -1 outside."""
         step = np.full(len(time), -1, np.int64)
         for graph, mine in self.split_by_process(process):
@@ -285,7 +287,7 @@ class JobIndex:
             step[mine] = np.where(inside, value, -1)
         return step
 
-    def stage_at(self, process: Ints, time: Ints, *, masked: bool = False) -> Ints:
+    def stage_at(self, process: Rows, time: Ints, *, masked: bool = False) -> Ints:
         """Find the number of the stage, by its name over all processes, at each recorded time; -1 outside.
 
         Stages whose names differ only in numbers are one if `masked`: without ranges of stages, the outermost range is often that
@@ -303,7 +305,7 @@ class JobIndex:
         return stage
 
 
-def evaluate_in_chunks(rows: Numbers, evaluate: Callable[[Numbers], Any]) -> Any:
+def evaluate_in_chunks(rows: Rows, evaluate: Callable[[Rows], Any]) -> Any:
     """Evaluate rows in chunks, and concatenate the narrow results: numbers of 32 bits, or booleans."""
     parts = []
     for low in range(0, max(len(rows), 1), CHUNK_ROWS):
@@ -430,7 +432,7 @@ def _list_selected_ops(index: JobIndex, where: Selection, on: str) -> Ints:
     return np.flatnonzero(chosen)
 
 
-def select_host_transfers(index: JobIndex, where: Selection) -> Ints:
+def select_host_transfers(index: JobIndex, where: Selection) -> Rows:
     """Select the edges that are the transfers of collectives that host threads carry out."""
     if where.work or where.longer_than_us:
         return np.empty(0, np.int64)
@@ -495,7 +497,7 @@ def _index_host_meetings(job: JobGraph) -> _HostCollectives:
     return _HostCollectives(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -> Mask:
+def mark_windows(index: JobIndex, where: Selection, process: Rows, time: Ints) -> Mask:
     """Mark what belongs to the selected ranks, steps and ranges."""
     chosen = np.ones(len(process), np.bool_)
     if where.rank is not None:
@@ -516,7 +518,7 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
     return chosen
 
 
-def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
+def _mark_stage(index: JobIndex, stage: str, process: Rows, time: Ints) -> Mask:
     """Mark times at which the process is in a stage."""
     chosen = np.zeros(len(process), np.bool_)
     for graph, mine in index.split_by_process(process):
@@ -530,10 +532,12 @@ def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
     return chosen
 
 
-def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Ints, time: Ints) -> Mask:
+def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Rows, time: Ints) -> Mask:
     """Mark times within the n-th range of a matching name in each step."""
     job, chosen = index.job, np.zeros(len(process), np.bool_)
-    begins = index.recall((_mark_nth, pattern), lambda: np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32))
+    begins = index.recall(
+        (_mark_nth, pattern), lambda: np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32)
+    )
     of_begin, begin_ns = job.process_of(begins), job.time[begins]
     for number in np.unique(process).tolist():
         mine, starts = np.flatnonzero(process == number), np.sort(begin_ns[of_begin == number])
