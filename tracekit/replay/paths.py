@@ -168,10 +168,10 @@ def time_instants(
 
 
 def settle_weights(ordering: Ordering, source: Numbers, target: Numbers, weight: Ints, time: Ints) -> SpentTime:
-    """Change weights in place so that the times are the longest paths: return the time that was added to edges.
+    """Change weights in place to make the times the longest paths: return the time that was added to edges.
 
-    Edges that lead beyond the time of their instant are shortened. Where all fall short of it, the one that comes closest is
-    lengthened, of several the last one.
+    Edges that lead beyond the time of their instant are shortened. Where all fall short, the closest edge is lengthened, and
+    the last one of several.
     """
     if native is not None:
         # Memory that is not written to is not taken.

@@ -23,7 +23,7 @@ class SettledGraph:
     dropped: int
 
     def find_residuals(self, edges: Numbers) -> Ints:
-        """Find the part of the weight of each of these edges that nothing explains."""
+        """Find the part of the weight of each edge that nothing explains."""
         known, ns = self.residual
         if not len(known):
             return np.zeros(len(edges), np.int64)
