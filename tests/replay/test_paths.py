@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.replay import paths
-from tracekit.replay.paths import NEVER, UNLIMITED, Timing, measure_slack, order_instants, time_instants, walk_back
+from tracekit.replay.paths import (
+    NEVER,
+    UNLIMITED,
+    Timing,
+    measure_slack,
+    order_instants,
+    reorder_instants,
+    settle_weights,
+    sort_added_edges,
+    time_instants,
+    walk_back,
+)
 
 COMPILED = paths.native
 
@@ -89,7 +100,7 @@ def test_edges_are_grouped_by_the_instant_that_they_lead_to():
     source, target, _ = columns_of(DIAMOND)
     ordering = order_instants(5, source, target)
     assert ordering.first.tolist() == [0, 0, 1, 2, 4, 5]
-    assert ordering.incoming.tolist() == [0, 1, 2, 3, 4]
+    assert (ordering.incoming.tolist(), ordering.list_incoming()) == ([], [0, 1, 2, 3, 4]), "they are sorted by target"
     assert ordering.order.tolist() == [0, 2, 1, 3, 4]
     turned = order_instants(3, np.array([2, 1], np.int32), np.array([1, 0], np.int32))
     assert (turned.order.tolist(), turned.first.tolist(), turned.incoming.tolist()) == ([2, 1, 0], [0, 1, 2, 2], [1, 0])
@@ -102,6 +113,61 @@ def test_instants_on_a_cycle_or_behind_it_are_not_ordered():
     assert (ordering.acyclic, ordering.order.tolist()) == (2, [0, 4, 1, 2, 3])
     loop = order_instants(1, np.zeros(1, np.int32), np.zeros(1, np.int32))
     assert (loop.acyclic, loop.order.tolist()) == (0, [0])
+
+
+def test_added_edges_change_the_order_and_not_the_edges_into_each_instant():
+    source, target, _ = columns_of(DIAMOND)
+    ordering = order_instants(5, source, target)
+    more = sort_added_edges(*columns_of([(1, 2, 0)]))
+    changed = reorder_instants(ordering, source, target, more)
+    assert (changed.order.tolist(), changed.acyclic) == ([0, 1, 2, 3, 4], 5)
+    assert changed.incoming is ordering.incoming
+    back = reorder_instants(ordering, source, target, sort_added_edges(*columns_of([(4, 1, 0)])))
+    assert (back.order.tolist(), back.acyclic) == ([0, 2, 1, 3, 4], 2)
+
+
+def test_an_added_edge_decides_only_what_it_delays():
+    """Instant 1 at 33 over edge 5, so instant 3 at 58 over edge 2; edge 6 reaches 3 at 26, too early to decide."""
+    source, target, weight = columns_of(DIAMOND)
+    more = sort_added_edges(*columns_of([(2, 1, 3), (0, 3, 26), (0, 4, NEVER)]))
+    ordering = reorder_instants(order_instants(5, source, target), source, target, more)
+    timing = time_instants(ordering, source, weight, np.zeros(5, np.int64), more)
+    assert (timing.time.tolist(), timing.decider.tolist()) == ([0, 33, 30, 58, 59], [-1, 5, 1, 2, 4])
+
+
+def test_an_instant_that_was_decided_before_keeps_no_recorded_time():
+    source, target, weight = columns_of([(0, 1, NEVER), (1, 2, 5)])
+    ordering, decided = order_instants(4, source, target), np.array([-1, 0, 1, -1], np.int32)
+    recorded = np.array([7, 40, 45, -3], np.int64)
+    assert time_instants(ordering, source, weight, recorded).time.tolist() == [7, 40, 45, -3]
+    assert time_instants(ordering, source, weight, recorded, decided=decided).time.tolist() == [7, -3, 2, -3]
+    recorded[3] = 9
+    assert time_instants(ordering, source, weight, recorded, decided=decided).time.tolist() == [7, 0, 5, 9]
+
+
+# Settling
+
+
+def settled(edges, time):
+    """The weights for which the times are the longest paths, and the time added to edges."""
+    source, target, weight = columns_of(edges)
+    ordering = order_instants(len(time), source, target)
+    residual = settle_weights(ordering, source, target, weight, np.array(time, np.int64))
+    return weight.tolist(), dict(zip(residual.edge.tolist(), residual.ns.tolist(), strict=True))
+
+
+def test_weights_are_cut_to_the_recorded_distance():
+    """Edge 1 lasts 30, but its instants are 20 apart. Instant 3 is reached at 35 over 1, as recorded."""
+    assert settled(DIAMOND, [0, 10, 20, 35, 36]) == ([10, 20, 25, 4, 1], {})
+
+
+def test_the_edge_that_comes_closest_takes_what_is_missing():
+    """Instant 3 is at 40: over 1 it is reached at 35 and over 2 at 34, so edge 2 takes 5."""
+    assert settled(DIAMOND, [0, 10, 30, 40, 41]) == ([10, 30, 30, 4, 1], {2: 5})
+
+
+def test_of_edges_that_come_equally_close_the_last_takes_what_is_missing():
+    assert settled([(0, 2, 5), (1, 2, 3), (0, 2, 4)], [0, 2, 9]) == ([5, 7, 4], {1: 4})
 
 
 # Walking back
@@ -223,6 +289,47 @@ def test_compiled_and_plain_passes_agree_with_the_definition(graph):
     assert results[0][3] == wanted
 
 
+@given(random_graphs(), random_graphs())
+def test_added_edges_are_timed_as_edges_of_the_graph(graph, other):
+    edges, recorded = graph
+    place = {
+        instant: number
+        for number, instant in enumerate(order_instants(len(recorded), *columns_of(edges)[:2]).order.tolist())
+    }
+    more = [edge for edge in other[0] if max(edge[:2]) < len(recorded) and place[edge[0]] < place[edge[1]]]
+    source, target, weight = columns_of(edges)
+    whole = time_instants(
+        order_instants(len(recorded), *columns_of(edges + more)[:2]),
+        *columns_of(edges + more)[::2],
+        np.array(recorded, np.int64),
+    )
+    for native in (COMPILED, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(paths, "native", native)
+            added = sort_added_edges(*columns_of(more))
+            ordering = reorder_instants(order_instants(len(recorded), source, target), source, target, added)
+            timing = time_instants(ordering, source, weight, np.array(recorded, np.int64), added)
+            assert [column.tolist() for column in timing] == [column.tolist() for column in whole]
+
+
+@given(random_graphs())
+def test_settled_weights_give_back_any_times(graph):
+    edges, recorded = graph
+    source, target, weight = columns_of([edge for edge in edges if edge[2] > NEVER])
+    time, results = np.array(recorded, np.int64), []
+    for native in (COMPILED, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(paths, "native", native)
+            ordering, changed = order_instants(len(time), source, target), weight.copy()
+            residual = settle_weights(ordering, source, target, changed, time)
+            assert time_instants(ordering, source, changed, time).time.tolist() == recorded
+            results.append([changed.tolist(), *(column.tolist() for column in residual)])
+    assert results[0] == results[1]
+    added = np.zeros(len(weight), np.int64)
+    added[residual.edge] = residual.ns
+    assert (changed - added <= weight).all()
+
+
 @given(random_graphs(), st.data())
 def test_an_edge_can_grow_by_its_slack_and_no_further(graph, data):
     edges, recorded = graph
@@ -261,11 +368,14 @@ def test_compiled_and_plain_orders_agree_on_cycles(pairs):
 
 def arrays_for(function):
     """Arguments of a compiled pass for three instants and two edges."""
-    three, two, four = np.zeros(3, np.int64), np.zeros(2, np.int32), np.zeros(4, np.int64)
+    three, two, four = np.zeros(3, np.int64), np.zeros(2, np.int32), np.zeros(4, np.int32)
     chain = np.array([0, 1], np.int32), np.array([1, 2], np.int32)
     if function == "order":
         return [*chain, four.copy(), two.copy(), np.zeros(3, np.int32)]
-    ordered = np.arange(3, dtype=np.int32), np.array([0, 0, 1, 2], np.int64)
+    more = np.array([0], np.int32), np.array([2], np.int32)
+    if function == "reorder":
+        return [*chain, *more, np.zeros(3, np.int32)]
+    ordered = np.arange(3, dtype=np.int32), np.array([0, 0, 1, 2], np.int32)
     if function == "longest":
         return [
             *ordered,
@@ -273,9 +383,16 @@ def arrays_for(function):
             chain[0],
             np.ones(2, np.int64),
             three,
+            three.astype(np.int32),
+            *more,
+            np.ones(1, np.int64),
+            np.zeros(1, np.int32),
             three.copy(),
             three.astype(np.int32),
         ]
+    if function == "settle":
+        settled = np.arange(3), np.zeros(2, np.int64), three.astype(np.int32), three.copy()
+        return [ordered[1], np.array([0, 1], np.int32), chain[0], *settled]
     if function == "limit":
         return [*ordered, np.array([0, 1], np.int32), chain[0], np.ones(2, np.int64), three]
     decider = np.array([-1, 0, 1], np.int32)
@@ -283,9 +400,10 @@ def arrays_for(function):
     return [*at, np.arange(3), decider, chain[0], np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros(1, np.int64)]
 
 
-SIZES = {"order": 5, "longest": 8, "walk": 9, "limit": 6}
+SIZES = {"order": 5, "reorder": 5, "longest": 13, "settle": 7, "walk": 9, "limit": 6}
 SIZED = [(name, place) for name, count in SIZES.items() for place in range(count)]
 SIZED.remove(("walk", 5))  # The sources of the edges, however many.
+SIZED.remove(("reorder", 4))  # The instants, however many.
 
 
 @pytest.mark.parametrize("function", SIZES)
@@ -293,8 +411,16 @@ def test_arrays_of_fitting_sizes_are_taken(function):
     getattr(COMPILED, function)(*arrays_for(function))
 
 
-@pytest.mark.parametrize(("function", "place"), SIZED)
-@pytest.mark.parametrize("change", ["shorter", "longer", "empty"])
+RESIZED = [(*sized, change) for sized in SIZED for change in ("shorter", "longer", "empty")]
+RESIZED.remove(("longest", 6, "empty"))  # No instant was decided before.
+RESIZED.remove(("longest", 12, "empty"))  # The deciding edges are not asked for.
+NO_ROOM = [("order", 3), ("longest", 2), ("settle", 1), ("limit", 2)]
+"""Places of the edges into each instant: there are none where edges are sorted by target."""
+for sized in NO_ROOM:
+    RESIZED.remove((*sized, "empty"))
+
+
+@pytest.mark.parametrize(("function", "place", "change"), RESIZED)
 def test_an_array_of_another_size_is_refused(function, place, change):
     arguments = arrays_for(function)
     array = arguments[place]
@@ -308,6 +434,11 @@ def test_an_array_of_another_size_is_refused(function, place, change):
     [
         ("order", 0, -1),
         ("order", 1, 3),
+        ("reorder", 0, 3),
+        ("reorder", 3, -1),
+        ("reorder", 3, 3),
+        ("longest", 7, 3),
+        ("longest", 8, -1),
         ("longest", 0, 3),
         ("longest", 0, -1),
         ("walk", 0, 3),

@@ -377,6 +377,12 @@ class Measurements(NamedFrames):
         self._look((name,))
         return self.arrays[name] if name in self.arrays else TABLES[name].no_rows()
 
+    def forget_key_columns(self) -> None:
+        """Free the key columns of all tables, which are made again on access."""
+        for columns in self.arrays.values():
+            if isinstance(columns.arrays, Keyed):
+                columns.arrays.forget()
+
     def frame(self, name: str) -> Frame:
         """Wrap one table for judging (`model.tables.frame`); it has no rows if no source filled it."""
         return Frame.from_columns(self.columns(name))

@@ -32,6 +32,7 @@ from tracekit.model.inputs.page_blocks import PackedPage
 from tracekit.model.inputs.sources import Read
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
+from tracekit.model.system.freed_memory import keep_freed_memory, release_freed_memory
 from tracekit.model.tables import ASKED_COLUMNS, concatenate_table_parts
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.text.labels import choose_plural
@@ -74,10 +75,8 @@ from tracekit.pipeline.wire_format.worker_tables import (
     MeasuredOutcome,
     MeasuredSource,
     chain_attribute,
-    keep_freed_memory,
     merge_outcome_tables,
     merge_worker_tables,
-    release_freed_memory,
 )
 from tracekit.process import slice_trace
 from tracekit.readers.loading import sniff
@@ -561,6 +560,10 @@ def _judge_questions(
             sections.append(add_host_columns(measured, answer) if details else answer)
         on_question()
     sections = rescale_after_start_up(measured, drop_repeated_estimates(merge_stage_findings(sections, limits)), limits)
+    if measured.graphs:
+        for judged in (measured, counting.drop_left_out_steps(measured, steps)):
+            judged.forget_key_columns()
+        release_freed_memory()
     predicted = _predict_safely(measured, sections, limits, errors)
     sections = list(predicted.sections)
     rules = {analysis.id: analysis.rules for analysis in analyses}

@@ -15,6 +15,8 @@ from tracekit.replay.paths import Ordering
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.integer[Any]]
+"""Numbers of edges, ops or instants, of 32 or 64 bits."""
 
 KINDS = (
     "host row",
@@ -82,10 +84,19 @@ class Edges(NamedTuple):
         return Edges(*columns)
 
 
+def mark_kinds(kind: npt.NDArray[np.integer], *kinds: int) -> Mask:
+    """Mark edges of some kinds."""
+    is_one = np.zeros(len(KINDS), np.bool_)
+    is_one[list(kinds)] = True
+    marked: Mask = is_one[kind]
+    return marked
+
+
 def split_rows(number: npt.NDArray[Any], count: int) -> list[Ints]:
     """Split rows by their number: the rows of each number from 0 to below `count`, in their order."""
-    order = np.argsort(number, kind="stable")
-    bounds = np.searchsorted(number[order], np.arange(count + 1))
+    is_sorted = not (number[1:] < number[:-1]).any()
+    order = np.arange(len(number)) if is_sorted else np.argsort(number, kind="stable")
+    bounds = np.searchsorted(number if is_sorted else number[order], np.arange(count + 1))
     return [order[low:high] for low, high in pairwise(bounds.tolist())]
 
 
@@ -145,13 +156,13 @@ class Weights:
     """Weights under change: of the edges of the graph, and `added` edges (source, target, weight).
 
     `replaced` lists what was changed: rows, and their weights before. A change costs what it touches, and can be undone.
-    `ordered` has added edges (source, target), the sources of all edges with them, and the order of the graph then.
+    `ordered` has added edges (source, target), and the order of the graph with them.
     """
 
     weight: Ints
     added: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     replaced: list[tuple[npt.NDArray[np.integer], Ints]] = field(default_factory=list)
-    ordered: tuple[tuple[Numbers, Numbers], Numbers, Ordering] | None = None
+    ordered: tuple[tuple[Numbers, Numbers], Ordering] | None = None
 
     def put(self, rows: npt.NDArray[np.integer], weight: Ints | int) -> None:
         """Change the weights of edges."""

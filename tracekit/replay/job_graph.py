@@ -10,6 +10,7 @@ import numpy as np
 
 from tracekit.job.collectives.matching import CLOCK, list_matched_collectives, measure_clock_offsets
 from tracekit.model.records import dataclass
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.tables import TABLES, concatenate_table_parts
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Measurements, Source, add_key_columns
@@ -26,6 +27,7 @@ from tracekit.replay.edges import (
     Numbers,
     concatenate_edges,
     make_empty_edges,
+    mark_kinds,
 )
 from tracekit.replay.process_graph import ProcessGraph
 from tracekit.replay.same_place_waits import add_same_place_waits
@@ -102,9 +104,10 @@ def join_processes(graphs: Iterable[ProcessGraph]) -> JobGraph:
     time = np.concatenate((time, arrivals))
     add_same_place_waits(processes, first, first_op, listed)
     for number, graph in enumerate(processes):
-        processes[number] = replace(graph, time=time[first[number] : first[number + 1]])
-    taken.append(listed.build())
-    settled = settle_graph(time, _free_host_meetings(_join_edges(taken), meeting))
+        processes[number] = _share_times(graph, time[first[number] : first[number + 1]])
+    edges = _free_host_meetings(_join_edges(taken, listed.build()), meeting)
+    release_freed_memory()
+    settled = settle_graph(time, edges)
     return JobGraph(tuple(processes), first, first_path, first_op, settled, meeting, unmatched, matching.offset_ns)
 
 
@@ -117,31 +120,42 @@ _BATCH = 2**20
 
 
 def _take_over_edges(graphs: Iterable[ProcessGraph]) -> tuple[list[ProcessGraph], list[Edges]]:
-    """Take the edges of processes, numbered as those of the job: (processes without edges, edges in batches)."""
+    """Take the edges of processes, numbered as those of the job: (processes without edges, edges in batches by target)."""
     processes: list[ProcessGraph] = []
     batches: list[Edges] = []
     parts: list[Edges] = []
     first = first_path = first_op = 0
     for graph in graphs:
-        parts.append(_renumber_edges(graph.edges, first, first_path, first_op))
+        parts.append(_renumber_edges(_sort_edges(graph.edges), first, first_path, first_op))
         processes.append(replace(graph, edges=_NO_EDGES))
         first, first_path, first_op = first + len(graph.time), first_path + len(graph.paths), first_op + len(graph.ops)
         if sum(len(part.kind) for part in parts) >= _BATCH:
             batches.append(concatenate_edges(parts))
             parts = []
-    return processes, [*batches, *parts]
+    return processes, [*batches, concatenate_edges(parts)]
 
 
-def _join_edges(parts: list[Edges]) -> Edges:
-    """Concatenate edges, and drop each part once it is copied."""
-    edges = make_empty_edges(sum(len(part.kind) for part in parts))
-    begin = 0
+def _sort_edges(edges: Edges) -> Edges:
+    """Sort edges by target: replays read them in this order."""
+    return edges.take(np.argsort(edges.target, kind="stable"))
+
+
+def _join_edges(parts: list[Edges], extra: Edges) -> Edges:
+    """Join the edges of parts with those of their targets in `extra`, sorted by target; each part is dropped once it is copied."""
+    extra = _sort_edges(extra)
+    edges = make_empty_edges(len(extra.kind) + sum(len(part.kind) for part in parts))
+    begin = taken = 0
     while parts:
         part = parts.pop(0)
-        columns: list[Any] = list(edges)
-        for column, values in zip(columns, part, strict=True):
-            column[begin : begin + len(part.kind)] = values
-        begin += len(part.kind)
+        until = int(np.searchsorted(extra.target, part.target[-1:].max(initial=-1), side="right")) if parts else None
+        more = extra.take(slice(taken, until))
+        is_extra = np.zeros(len(part.kind) + len(more.kind), np.bool_)
+        is_extra[np.searchsorted(part.target, more.target, side="right") + np.arange(len(more.kind))] = True
+        columns: list[Any] = [column[begin : begin + len(is_extra)] for column in edges]
+        for column, values, extra_values in zip(columns, part, more, strict=True):
+            column[is_extra] = extra_values
+            column[~is_extra] = values
+        begin, taken = begin + len(is_extra), taken + len(more.kind)
     return edges
 
 
@@ -151,7 +165,7 @@ def _count_up(sizes: Sequence[int]) -> Ints:
 
 def _renumber_edges(edges: Edges, first: int, first_path: int, first_op: int) -> Edges:
     """Number the instants and owners of a process's edges as those of the job."""
-    shift = np.where(np.isin(edges.kind, DEVICE_KINDS), first_op, first_path)
+    shift = np.where(mark_kinds(edges.kind, *DEVICE_KINDS), first_op, first_path)
     owner = np.where(edges.owner >= 0, edges.owner + shift, -1).astype(np.int32)
     source, target = (column + np.int32(first) for column in (edges.source, edges.target))
     return edges._replace(source=source, target=target, owner=owner)
@@ -170,6 +184,12 @@ def _shift_clock(graph: ProcessGraph, offset_ns: int) -> ProcessGraph:
     )
     stages = replace(graph.stages, ts_ns=graph.stages.ts_ns - offset_ns)
     return replace(graph, time=graph.time - offset_ns, ops=ops, stages=stages)
+
+
+def _share_times(graph: ProcessGraph, time: Ints) -> ProcessGraph:
+    """Take the times of a process and of its ops from those of the job: they are not kept twice."""
+    of_ops = time[graph.host_count :]
+    return replace(graph, time=time, ops=replace(graph.ops, start=of_ops[::2], end=of_ops[1::2]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,5 +348,5 @@ def _free_host_meetings(edges: Edges, meeting: Meeting) -> Edges:
     waits[edges.target[edges.kind == TRANSFER]] = True
     ends: Mask = np.zeros(len(waits), np.bool_)
     ends[meeting.end[on_host]] = True
-    free = np.isin(edges.kind, HOST_KINDS) & (ends & waits)[edges.target]
+    free = mark_kinds(edges.kind, *HOST_KINDS) & (ends & waits)[edges.target]
     return edges._replace(weight=np.where(free, 0, edges.weight))

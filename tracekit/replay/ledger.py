@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame, numbers, texts
 from tracekit.model.tables.keys import group_arrays
-from tracekit.replay.edges import DEVICE_KINDS, KINDS, Ints, Numbers, split_rows
+from tracekit.replay.edges import DEVICE_KINDS, KINDS, Ints, Mask, Numbers, mark_kinds, split_rows
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.paths import SpentTime, Timing, walk_back
 from tracekit.replay.steps import JobSteps
@@ -67,7 +67,7 @@ def find_critical_path(
 def keep_unexplained(job: JobGraph, spent: SpentTime) -> SpentTime:
     """Keep the part of the time of each edge that nothing explains; edges that a change added have none."""
     known = spent.edge < len(job.edges.source)
-    return SpentTime(spent.edge[known], np.minimum(spent.ns[known], job.settled.residual_ns[spent.edge[known]]))
+    return SpentTime(spent.edge[known], np.minimum(spent.ns[known], job.settled.find_residuals(spent.edge[known])))
 
 
 def list_path_pieces(job: JobGraph, steps: JobSteps) -> Frame:
@@ -220,15 +220,17 @@ def name_owners(job: JobGraph, spent: SpentTime) -> Frame:
     is_arrival = process == len(job.processes)
     process[is_arrival] = job.process_of(edges.source[used[is_arrival]])
     owned: dict[tuple[int | None, str, str | None], int] = {}
-    number, first = group_arrays([process, edges.kind[used], edges.owner[used]])
+    device = mark_kinds(edges.kind[used], *DEVICE_KINDS)
+    name, names = _number_owner_names(job, process, device, edges.owner[used])
+    ranks = [graph.source.rank for graph in job.processes]
+    known_ranks = {rank: number for number, rank in enumerate(dict.fromkeys(ranks))}
+    rank = np.array([known_ranks[each] for each in ranks], np.int64)[process]
+    number, first = group_arrays([rank, edges.kind[used], name])
     sums = np.zeros(len(first), np.int64)
     np.add.at(sums, number, spent.ns[spent.ns > 0])
-    keys = zip(
-        process[first].tolist(), edges.kind[used[first]].tolist(), edges.owner[used[first]].tolist(), strict=True
-    )
-    for (place, kind, owner), ns in zip(keys, sums.tolist(), strict=True):
-        key = job.processes[place].source.rank, KINDS[kind], _name_edge_owner(job, place, kind, owner)
-        owned[key] = owned.get(key, 0) + ns
+    keys = zip(process[first].tolist(), edges.kind[used[first]].tolist(), name[first].tolist(), strict=True)
+    for (place, kind, number_of_name), ns in zip(keys, sums.tolist(), strict=True):
+        owned[ranks[place], KINDS[kind], names[number_of_name]] = ns
     rows = sorted(owned.items(), key=lambda item: (-item[1], str(item[0])))
     return Frame.from_columns(
         {
@@ -238,6 +240,28 @@ def name_owners(job: JobGraph, spent: SpentTime) -> Frame:
             "ns": np.array([ns for _, ns in rows], np.int64),
         }
     )
+
+
+def _number_owner_names(
+    job: JobGraph, process: Ints, device: Mask, owner: Numbers
+) -> tuple[Ints, tuple[str | None, ...]]:
+    """Number the names of the rows and ops that own edges: (number of each edge's, names); None where nothing is recorded."""
+    numbered: dict[str | None, int] = {None: 0}
+    number = np.zeros(len(owner), np.int64)
+    part = 2 * process + device
+    order = np.argsort(part, kind="stable")
+    order = order[owner[order] >= 0]
+    begins = np.flatnonzero(np.diff(part[order], prepend=-1))
+    for rows in np.split(order, begins[1:]) if len(begins) else ():
+        place, is_device = divmod(int(part[rows[0]]), 2)
+        graph = job.processes[place]
+        name = (graph.ops if is_device else graph.paths).name
+        codes = name.codes[owner[rows] - (job.first_op if is_device else job.first_path)[place]]
+        used = np.unique(codes).tolist()
+        of_code = np.zeros(len(name.texts) + 1, np.int64)
+        of_code[used] = [numbered.setdefault(name.texts[code] if code >= 0 else None, len(numbered)) for code in used]
+        number[rows] = of_code[codes]
+    return number, tuple(numbered)
 
 
 def _name_edge_owner(job: JobGraph, process: int, kind: int, owner: int) -> str | None:

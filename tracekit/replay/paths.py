@@ -37,14 +37,33 @@ native = _import_paths()
 class Ordering(NamedTuple):
     """Edges by the instant that they lead to, and a topological order of the instants.
 
-    The edges into instant i are `incoming[first[i]:first[i + 1]]`. `acyclic` counts the instants outside all cycles;
+    The edges into instant i are `incoming[first[i]:first[i + 1]]`, or those of this range where `incoming` is empty, because
+    the edges are sorted by target. `acyclic` counts the instants outside all cycles;
     those on or behind a cycle are last in `order`.
     """
 
-    first: Ints
+    first: Numbers
     incoming: Numbers
     order: Numbers
     acyclic: int
+
+    def list_incoming(self) -> list[int]:
+        """List the edges in order of their targets."""
+        return self.incoming.tolist() or list(range(int(self.first[-1])))
+
+
+class AddedEdges(NamedTuple):
+    """Edges that follow those of a graph, sorted by target; `number` is the place of each among those that were added."""
+
+    source: Numbers
+    target: Numbers
+    weight: Ints
+    number: Numbers
+
+
+_NONE = np.empty(0, np.int32)
+NO_ADDED = AddedEdges(_NONE, _NONE, np.empty(0, np.int64), _NONE)
+"""No added edges."""
 
 
 class Timing(NamedTuple):
@@ -56,14 +75,34 @@ class Timing(NamedTuple):
 
 def order_instants(count: int, source: Numbers, target: Numbers) -> Ordering:
     """Order `count` instants so that every edge leads to a later one, as far as no cycle prevents it."""
-    first, incoming = np.empty(count + 1, np.int64), np.empty(len(source), np.int32)
-    order = np.empty(count, np.int32)
+    first, order = np.empty(count + 1, np.int32), np.empty(count, np.int32)
+    is_sorted = not (target[1:] < target[:-1]).any()
+    incoming = np.empty(0 if is_sorted else len(source), np.int32)
     if native is not None:
         return Ordering(first, incoming, order, native.order(source, target, first, incoming, order))
-    entering = np.bincount(target, minlength=count)
     first[0] = 0
-    np.cumsum(entering, out=first[1:])
-    incoming[:] = np.argsort(target, kind="stable")
+    np.cumsum(np.bincount(target, minlength=count), out=first[1:])
+    if not is_sorted:
+        incoming[:] = np.argsort(target, kind="stable")
+    return Ordering(first, incoming, order, _order_slowly(source, target, order))
+
+
+def reorder_instants(ordering: Ordering, source: Numbers, target: Numbers, added: AddedEdges) -> Ordering:
+    """Order the instants of a graph with added edges; the edges into each instant are those of the graph alone."""
+    order = np.empty(len(ordering.order), np.int32)
+    by_number = np.argsort(added.number)
+    more = added.source[by_number], added.target[by_number]
+    if native is not None:
+        acyclic = native.reorder(source, target, *more, order)
+    else:
+        acyclic = _order_slowly(np.concatenate((source, more[0])), np.concatenate((target, more[1])), order)
+    return ordering._replace(order=order, acyclic=acyclic)
+
+
+def _order_slowly(source: Numbers, target: Numbers, order: Numbers) -> int:
+    """Write a topological order; return the number of instants outside all cycles."""
+    count = len(order)
+    entering = np.bincount(target, minlength=count)
     leaving = np.argsort(source, kind="stable")
     starts = np.searchsorted(source[leaving], np.arange(count + 1))
     targets, open_edges = target[leaving].tolist(), entering.tolist()
@@ -77,27 +116,76 @@ def order_instants(count: int, source: Numbers, target: Numbers) -> Ordering:
                 waiting.append(targets[place])
     order[: len(done)] = done
     order[len(done) :] = np.flatnonzero(np.array(open_edges, np.int64) > 0)
-    return Ordering(first, incoming, order, len(done))
+    return len(done)
 
 
-def time_instants(ordering: Ordering, source: Numbers, weight: Ints, recorded: Ints) -> Timing:
-    """Time each instant: the latest time that an edge into it demands, or its recorded time without an edge."""
-    time, decider = np.empty(len(recorded), np.int64), np.empty(len(recorded), np.int32)
+def sort_added_edges(source: Numbers, target: Numbers, weight: Ints) -> AddedEdges:
+    """Sort added edges by target."""
+    number = np.argsort(target, kind="stable").astype(np.int32)
+    return AddedEdges(source[number], target[number], weight[number], number)
+
+
+def time_instants(
+    ordering: Ordering,
+    source: Numbers,
+    weight: Ints,
+    recorded: Ints,
+    added: AddedEdges = NO_ADDED,
+    decided: Numbers = NO_ADDED.number,
+    *,
+    lists_deciders: bool = True,
+) -> Timing:
+    """Time each instant: the latest time that an edge into it demands, or its recorded time without an edge.
+
+    Without `lists_deciders`, the result has no deciding edges. An instant that an edge `decided` before is at 0 without one, or at the first of all times if that is earlier.
+    """
+    time, decider = np.empty(len(recorded), np.int64), np.empty(len(recorded) if lists_deciders else 0, np.int32)
+    graph = ordering.order, ordering.first, ordering.incoming, source, weight, recorded, decided
     if native is not None:
-        native.longest(ordering.order, ordering.first, ordering.incoming, source, weight, recorded, time, decider)
+        native.longest(*graph, *added, time, decider)
         return Timing(time, decider)
-    edges, sources, weights = ordering.incoming.tolist(), source.tolist(), weight.tolist()
+    if len(decided):
+        recorded = np.where(decided < 0, recorded, recorded.min(initial=0))
+    edges, sources, weights = ordering.list_incoming(), source.tolist(), weight.tolist()
+    into: dict[int, list[int]] = {}
+    for target, number in sorted(zip(added.target.tolist(), added.number.tolist(), strict=True)):
+        into.setdefault(target, []).append(len(source) + number)
+    by_number = np.argsort(added.number)
+    sources += added.source[by_number].tolist()
+    weights += added.weight[by_number].tolist()
     first, times, deciders = ordering.first.tolist(), recorded.tolist(), [-1] * len(recorded)
     for at in ordering.order.tolist():
         reached = [
-            (times[sources[edge]] + weights[edge], -place, edge)
-            for place, edge in enumerate(edges[first[at] : first[at + 1]])
+            (times[sources[edge]] + weights[edge], -edge)
+            for edge in (*edges[first[at] : first[at + 1]], *into.get(at, ()))
             if weights[edge] > NEVER
         ]
         if reached:
-            times[at], _, deciders[at] = max(reached)
-    time[:], decider[:] = times, deciders
+            times[at], edge = max(reached)
+            deciders[at] = -edge
+    time[:], decider[:] = times, deciders[: len(decider)]
     return Timing(time, decider)
+
+
+def settle_weights(ordering: Ordering, source: Numbers, target: Numbers, weight: Ints, time: Ints) -> SpentTime:
+    """Change weights in place to make the times the longest paths: return the time that was added to edges.
+
+    Edges that lead beyond the time of their instant are shortened. Where all fall short, the closest edge is lengthened, and
+    the last one of several.
+    """
+    if native is not None:
+        # Memory that is not written to is not taken.
+        edge, ns = np.empty(len(time), np.int32), np.empty(len(time), np.int64)
+        count = native.settle(ordering.first, ordering.incoming, source, time, weight, edge, ns)
+        return _sum_pieces(edge[:count], ns[:count])
+    most = time[target] - time[source]
+    np.minimum(weight, most, out=weight)
+    short = most - weight
+    order = np.lexsort((-np.arange(len(short)), short, target))
+    closest = order[np.diff(target[order], prepend=-1) != 0]
+    lengthened = np.sort(closest[short[closest] > 0])
+    weight[lengthened] = most[lengthened]
+    return SpentTime(lengthened.astype(np.int32), short[lengthened])
 
 
 class SpentTime(NamedTuple):
@@ -181,7 +269,7 @@ def measure_slack(ordering: Ordering, source: Numbers, target: Numbers, weight: 
 
 def _limit_instants(ordering: Ordering, source: Numbers, weight: Ints, latest: Ints) -> None:
     """Limit each instant by the latest times of the instants that it leads to."""
-    edges, sources, weights = ordering.incoming.tolist(), source.tolist(), weight.tolist()
+    edges, sources, weights = ordering.list_incoming(), source.tolist(), weight.tolist()
     first, limits = ordering.first.tolist(), latest.tolist()
     for at in reversed(ordering.order.tolist()):
         for edge in edges[first[at] : first[at + 1]] if limits[at] < UNLIMITED else ():

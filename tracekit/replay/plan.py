@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tracekit.model.records import dataclass
 from tracekit.model.report import Saving
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.model.units import format_quantity
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.changing.apply import apply_change
@@ -150,6 +151,7 @@ class _Planner:
     def __init__(self, job: JobGraph, steps: JobSteps) -> None:
         self.job, self.steps, self.index = job, steps, JobIndex(job)
         self.contention: Contention | None = measure_contention(job)
+        release_freed_memory()
         self.applied: Contention | None = None
         self._weights = Weights(job.edges.weight.copy())
         self._made: list[tuple[Fix, tuple[int, int]]] = []
@@ -187,7 +189,8 @@ class _Planner:
         key = tuple(map(id, fixes))
         if key not in self._known:
             try:
-                timing, rescaled = time_changed_graph(self.job, self._change_weights(fixes), self.contention)
+                weights = self._change_weights(fixes)
+                timing, rescaled = time_changed_graph(self.job, weights, self.contention, lists_deciders=False)
             except ChangeError:
                 if len(fixes) == 1:
                     raise

@@ -13,7 +13,15 @@ from tracekit.replay.changing.selection import JobIndex
 from tracekit.replay.contention import Contention, measure_contention, rescale_kernels
 from tracekit.replay.edges import Ints, Numbers, Weights
 from tracekit.replay.job_graph import JobGraph
-from tracekit.replay.paths import Ordering, Timing, order_instants, time_instants
+from tracekit.replay.paths import (
+    NO_ADDED,
+    AddedEdges,
+    Ordering,
+    Timing,
+    reorder_instants,
+    sort_added_edges,
+    time_instants,
+)
 from tracekit.replay.steps import JobSteps, StepTimes, measure_step_times
 
 CONTENTION_ROUNDS = 2
@@ -39,24 +47,26 @@ class Prediction:
     rescaled: int = 0
 
 
-def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention | None) -> tuple[Timing, int]:
+def time_changed_graph(
+    job: JobGraph, weights: Weights, contention: Contention | None, *, lists_deciders: bool = True
+) -> tuple[Timing, int]:
     """Time the graph with changed weights: (times, number of kernels with another length than the changes alone give).
 
     With `contention`, kernels are as long as the collectives at the same time let them be, after the changes. Raises
     `ChangeError` if added edges contradict the order of the run.
     """
-    weight, added = weights.weight, join_added(weights)
-    source, ordering = _order_graph(job, weights, added)
+    ordering, added = _order_graph(job, weights)
     if ordering.acyclic < len(job.time):
         raise ChangeError("the changed order of work contradicts itself", "select less, for example one range")
 
     # What waited for something, and after the change waits for nothing, delays nothing: it keeps no recorded time.
-    begins = np.where(job.settled.timing.decider < 0, job.time, job.time.min(initial=0))
-
     def time_edges(weight: Ints) -> Timing:
-        weight = np.concatenate((weight, added[2])) if len(added[2]) else weight
-        return time_instants(ordering, source, weight, begins)
+        decided = job.settled.timing.decider
+        return time_instants(
+            ordering, job.edges.source, weight, job.time, added, decided, lists_deciders=lists_deciders
+        )
 
+    weight = weights.weight
     timing, count = time_edges(weight), 0
     for _ in range(CONTENTION_ROUNDS if contention is not None else 0):
         assert contention is not None, "rounds need a factor"
@@ -69,15 +79,15 @@ def time_changed_graph(job: JobGraph, weights: Weights, contention: Contention |
     return timing, count
 
 
-def _order_graph(job: JobGraph, weights: Weights, added: tuple[Numbers, Numbers, Ints]) -> tuple[Numbers, Ordering]:
-    """Order the graph with added edges: (sources of all edges, ordering); the last one is kept for the same edges."""
+def _order_graph(job: JobGraph, weights: Weights) -> tuple[Ordering, AddedEdges]:
+    """Order the graph with the added edges; the last order is kept for the same edges."""
+    ordering, edges, added = job.settled.ordering, job.edges, join_added(weights)
     if not len(added[0]):
-        return job.edges.source, job.settled.ordering
-    known = weights.ordered
+        return ordering, NO_ADDED
+    in_order, known = sort_added_edges(*added), weights.ordered
     if known is None or not all(map(np.array_equal, known[0], added[:2])):
-        source, target = (np.concatenate(pair) for pair in zip(job.edges[:2], added[:2], strict=True))
-        known = weights.ordered = added[:2], source, order_instants(len(job.time), source, target)
-    return known[1:]
+        known = weights.ordered = added[:2], reorder_instants(ordering, edges.source, edges.target, in_order)
+    return known[1], in_order
 
 
 def join_added(weights: Weights) -> tuple[Numbers, Numbers, Ints]:

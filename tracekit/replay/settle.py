@@ -7,20 +7,28 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.model.records import dataclass
-from tracekit.replay.edges import ARRIVAL, LAUNCH, STREAM_GAP, Edges, Ints
-from tracekit.replay.paths import Ordering, Timing, order_instants, time_instants
+from tracekit.replay.edges import ARRIVAL, LAUNCH, STREAM_GAP, Edges, Ints, Numbers
+from tracekit.replay.paths import Ordering, SpentTime, Timing, order_instants, settle_weights, time_instants
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledGraph:
-    """A graph whose longest paths are the recorded times. `residual_ns` is the part of each weight without an explanation."""
+    """A graph whose longest paths are the recorded times. `residual` is the part of the weights without an explanation, by edge."""
 
     time: Ints
     edges: Edges
-    residual_ns: Ints
+    residual: SpentTime
     ordering: Ordering
     timing: Timing
     dropped: int
+
+    def find_residuals(self, edges: Numbers) -> Ints:
+        """Find the part of the weight of each edge that nothing explains."""
+        known, ns = self.residual
+        if not len(known):
+            return np.zeros(len(edges), np.int64)
+        place = np.minimum(np.searchsorted(known, edges), len(known) - 1)
+        return np.where(known[place] == edges, ns[place], 0)
 
 
 class _Ordered(NamedTuple):
@@ -30,33 +38,13 @@ class _Ordered(NamedTuple):
 
 
 def settle_graph(time: Ints, edges: Edges) -> SettledGraph:
-    """Settle a graph: make the recorded times its longest paths.
+    """Settle a graph: make the recorded times its longest paths. The weights are changed in place.
 
     Inferred edges on cycles are dropped, weights that would move a recorded time are shortened, and what is missing is put
     on the edge that nearly explains it.
     """
     edges, ordering, dropped = _drop_cycles(time, edges)
-    # A job of a thousand ranks has ten million edges: columns are changed in place, and freed once used.
-    weight = time[edges.target]
-    weight -= time[edges.source]
-    np.minimum(edges.weight, weight, out=weight)
-    edges = edges._replace(weight=weight)
-    reached = np.full(len(time), np.iinfo(np.int64).min // 2, np.int64)
-    arrival = time[edges.source]
-    arrival += weight
-    np.maximum.at(reached, edges.target, arrival)
-    has_edge = np.zeros(len(time), np.bool_)
-    has_edge[edges.target] = True
-    missing = np.where(has_edge, time - reached, 0)
-    del reached, has_edge
-    short = np.flatnonzero(missing[edges.target] > 0)
-    residual = np.zeros(len(weight), np.int64)
-    if len(short):
-        order = short[np.lexsort((arrival[short], edges.target[short]))]
-        last = order[np.append(np.diff(edges.target[order]) != 0, [True])]
-        residual[last] = missing[edges.target[last]]
-        weight += residual
-    del arrival, missing
+    residual = settle_weights(ordering, edges.source, edges.target, edges.weight, time)
     timing = time_instants(ordering, edges.source, edges.weight, time)
     assert np.array_equal(timing.time, time), "a settled graph gives back every recorded time"
     return SettledGraph(time, edges, residual, ordering, Timing(time, timing.decider), dropped)

@@ -71,7 +71,7 @@ class ReplayedJob:
 
     def unexplained(self) -> float:
         """The time of all edges that nothing explains, in µs."""
-        return int(self.job.settled.residual_ns.sum()) / 1_000
+        return int(self.job.settled.residual.ns.sum()) / 1_000
 
     def count_edges(self, kind) -> int:
         """How many edges of a kind there are."""

@@ -38,6 +38,7 @@ def replay_graphs(graphs) -> bool:
     steps = list_job_steps(job)
     settled = job.settled
     again = time_instants(settled.ordering, settled.edges.source, settled.edges.weight, settled.time)
+    assert (settled.edges.target[1:] >= settled.edges.target[:-1]).all(), "edges are sorted by target"
     assert np.array_equal(again.time, settled.time)
     critical = find_critical_path(job, steps)
     name_owners(job, critical.spent)

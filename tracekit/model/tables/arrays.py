@@ -149,6 +149,10 @@ class Keyed(Mapping[str, Array]):
         sources = tuple((values, left) for (values, _), left in pairs if left)
         return Keyed(self.kinds, sources, select_all_rows(self.measured, is_kept))
 
+    def forget(self) -> None:
+        """Free the key columns that were made; they are made again on access."""
+        self._made.clear()
+
     def _key(self, name: str) -> Coded | Nullable:
         """Make one key column."""
         place = list(self.kinds).index(name)

@@ -128,6 +128,7 @@ def _plan_run_findings(graph: RunGraph, findings: Sequence[Finding]) -> _RunPlan
         describe_largest_residual(graph.job, ledger),
         cautions=(graph.caveat,) if graph.caveat else (),
     )
+    del ledger
     refusal = graph.refusal or answer.refusal
     if refusal:
         return _RunPlan(replace(replay, refusal=refusal), [], [])

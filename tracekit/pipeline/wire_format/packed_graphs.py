@@ -31,6 +31,7 @@ from tracekit.replay.edges import (
     Ints,
     Numbers,
     concatenate_edges,
+    mark_kinds,
 )
 from tracekit.replay.process_graph import Meetings, ProcessGraph, StepBounds, build_process_graph
 from tracekit.replay.process_parts.call_waits import CallWaits
@@ -331,11 +332,11 @@ def _unpack_edges(
     _check_range("edge", source, 0, len(time))
     _check_range("edge", target, 0, len(time))
     kind = reader.read_integers("edge.kind", count, 0, len(KINDS))
-    if np.isin(kind, _NOT_OF_ONE_PROCESS).any():
+    if mark_kinds(kind, *_NOT_OF_ONE_PROCESS).any():
         raise DamagedGraphError("edge.kind: not an edge of one process")
     owner = reader.read_integers("edge.owner", count, -_MOST_ROWS, _MOST_ROWS)
     owner = owner + _guess_owners(target, host_count, path)
-    of_device = np.isin(kind, DEVICE_KINDS)
+    of_device = mark_kinds(kind, *DEVICE_KINDS)
     _check_range("edge.owner", owner[of_device], -1, len(ops))
     _check_range("edge.owner", owner[~of_device], -1, len(paths))
     weight = reader.read_integers("edge.weight", count, -MOST_NS, MOST_NS)

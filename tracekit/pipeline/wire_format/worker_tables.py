@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import field, fields, replace
 from itertools import chain, islice
 from typing import Any
@@ -121,26 +119,3 @@ def chain_attribute(parts: Iterable[object], name: str) -> Iterator[Any]:
 
 LARGE_FILE_BYTES = 16 * 2**20
 """From this size on, freed memory is kept for the next allocations: 60 MB of gzip are a gigabyte of text."""
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES, _LARGEST_ARRAY = 2**30, 2**30
-
-
-def keep_freed_memory() -> None:
-    """Make the allocator (glibc) keep freed memory in the process.
-
-    Requesting it from the system again for every array takes a fifth of the work on a large file.
-    """
-    with suppress(AttributeError, OSError, TypeError):
-        allocator = ctypes.CDLL(None)
-        allocator.mallopt(_MMAP_THRESHOLD, _LARGEST_ARRAY)
-        allocator.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-def release_freed_memory() -> None:
-    """Return freed memory to the system (glibc).
-
-    Merging leaves holes of a few hundred MB that later allocations do not fit into.
-    """
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)

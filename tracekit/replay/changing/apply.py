@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tracekit.model.records import dataclass
+from tracekit.model.system.freed_memory import release_freed_memory
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import ChangeError, RunChange
 from tracekit.replay.changing.equalising import equalise_work
@@ -43,6 +44,8 @@ from tracekit.replay.edges import (
     TRANSFER,
     Ints,
     Mask,
+    Numbers,
+    Rows,
     Weights,
 )
 from tracekit.replay.paths import NEVER
@@ -78,6 +81,8 @@ def apply_change(index: JobIndex, weights: Weights, change: RunChange) -> None:
     """Carry out a change. Raises `ChangeError` if it selects nothing, or touches what it does not name."""
     mark = weights.mark()
     _VERBS[change.do](index, weights, change)
+    # Selections of a thousand ranks leave holes of a few hundred MB.
+    release_freed_memory()
     if len(weights.added) == mark[1] and not weights.is_altered(mark):
         raise ChangeError(f"nothing in this run matches {change.describe()}", index.suggest(change))
 
@@ -131,14 +136,14 @@ def _pick_ops(index: JobIndex, change: RunChange) -> Ints:
     return ops
 
 
-def _find_lengths(index: JobIndex, ops: Ints) -> Ints:
+def _find_lengths(index: JobIndex, ops: Ints) -> Rows:
     """Find the edges that are the length of the ops."""
     chosen = np.zeros(int(index.job.first_op[-1]) + 1, np.bool_)
     chosen[ops] = True
     return _list_owned(index, chosen, *LENGTHS)
 
 
-def _list_owned(index: JobIndex, chosen: Mask, *kinds: int) -> Ints:
+def _list_owned(index: JobIndex, chosen: Mask, *kinds: int) -> Rows:
     """List the edges that chosen ops own, by kind; the last element of `chosen` is for no op."""
     rows = index.list_edges(*kinds)
     return rows[chosen[index.job.edges.owner[rows]]]
@@ -150,7 +155,7 @@ def _unwait(index: JobIndex, weights: Weights, change: RunChange) -> None:
     weights.put(rows[_mark_calls(index, change, rows)], NEVER)
 
 
-def _mark_calls(index: JobIndex, change: RunChange, rows: Ints) -> Mask:
+def _mark_calls(index: JobIndex, change: RunChange, rows: Rows) -> Mask:
     """Mark the returns of calls that a change selects."""
     edges, where = index.job.edges, change.where
     path, at = edges.owner[rows], index.job.time[edges.target[rows]] - 1
@@ -179,8 +184,7 @@ def _unblock(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) -> None:
     """Refuse to make copies of several directions asynchronous: what reads a value back must wait for it."""
-    names = {_name_op(index, op) for op in ops.tolist()[:100_000]}
-    directions = {name.split("(")[0].strip() for name in names}
+    directions = index.recall((_list_directions, change.where, change.on), lambda: _list_directions(index, ops))
     if len(directions) > 1 and not change.where.by:
         raise ChangeError(
             f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
@@ -188,11 +192,13 @@ def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) ->
         )
 
 
-def _name_op(index: JobIndex, op: int) -> str:
-    process = int(index.op_process[op])
-    graph = index.job.processes[process]
-    code = int(graph.ops.name.codes[op - int(index.job.first_op[process])])
-    return graph.ops.name.texts[code] if code >= 0 else ""
+def _list_directions(index: JobIndex, ops: Ints) -> set[str]:
+    """List the directions of copies, as their names give them."""
+    names: set[str] = set()
+    for number, (graph, mine) in enumerate(index.split_by_process(index.op_process[ops])):
+        codes = np.unique(graph.ops.name.codes[ops[mine] - index.job.first_op[number]])
+        names.update((*graph.ops.name.texts, "")[code] for code in codes.tolist())
+    return {name.split("(")[0].strip() for name in names}
 
 
 def _remove(index: JobIndex, weights: Weights, change: RunChange) -> None:
@@ -229,7 +235,7 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     has_own_length = np.zeros(len(job.time) + 1, np.bool_)
     has_own_length[edges.target[index.list_edges(OWN_LENGTH)]] = True
     transfers = _list_owned(index, gone, TRANSFER)
-    previous = _find_previous(index)
+    previous = index.recall(_find_previous, lambda: _find_previous(index))
     followers = gone & np.append(previous >= 0, False)
     weights.put(_list_owned(index, gone, KERNEL, COPY, STREAM_GAP, OVERLAP), 0)
     weights.put(transfers, np.where(has_own_length[edges.target[transfers]], NEVER, 0))
@@ -239,7 +245,7 @@ def _drop_ops(index: JobIndex, weights: Weights, ops: Ints) -> None:
     _pass_waits_on(index, weights, gone, previous)
 
 
-def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange, transfers: Ints) -> None:
+def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange, transfers: Rows) -> None:
     """Remove collectives of host threads: their rows, the waits for them, and with `host` the rows that issue them."""
     edges, host = index.job.edges, index.list_edges(*HOST_KINDS)
     arrivals, hand_overs = index.list_edges(ARRIVAL), index.list_edges(HAND_OVER)
@@ -264,18 +270,20 @@ def _drop_host_collectives(index: JobIndex, weights: Weights, change: RunChange,
         weights.put(calls[np.isin(run[edges.target[calls]], runs[runs > 0])], 0)
 
 
-def _number_runs(index: JobIndex, rows: Ints) -> Ints:
+def _number_runs(index: JobIndex, rows: Rows) -> Numbers:
     """Number the runs of host edges that follow one another, from 1, by the instants that they lead to; 0 elsewhere."""
     inside = np.zeros(len(index.job.time) + 1, np.bool_)
     inside[index.job.edges.target[rows]] = True
     starts = inside & ~np.append(False, inside[:-1])
-    return np.where(inside, np.cumsum(starts), 0)
+    run = np.cumsum(starts, dtype=np.int32)
+    run[~inside] = 0
+    return run
 
 
 def _find_previous(index: JobIndex) -> Ints:
     """Find the op before each on its stream, as numbered in the job; -1 for none."""
     parts = [
-        np.where(graph.ops.previous >= 0, graph.ops.previous + index.job.first_op[number], -1)
+        np.where(graph.ops.previous >= 0, graph.ops.previous + index.job.first_op[number], -1).astype(np.int32)
         for number, graph in enumerate(index.job.processes)
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
@@ -294,7 +302,7 @@ def _pass_waits_on(index: JobIndex, weights: Weights, gone: Mask, previous: Ints
         return
     waiting = edges.owner[waits].astype(np.int64)
     at = job.time[edges.target[waits]]
-    process = index.op_process[source]
+    process = index.op_process[source].astype(np.int64)
     key = process * (2**32) + index.step_at(process, at)
     order = np.lexsort((at, key))
     last = order[np.append(np.diff(key[order]) != 0, [True])]

@@ -8,26 +8,31 @@ import numpy as np
 
 from tracekit.process.host.tree import HOLDER
 from tracekit.replay.changes import Selection
-from tracekit.replay.changing.selection import MICRO, JobIndex, find_path_begins, mark_windows
-from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers
+from tracekit.replay.changing.selection import MICRO, JobIndex, evaluate_in_chunks, find_path_begins, mark_windows
+from tracekit.replay.edges import HOST_KINDS, SYNC_RETURN, Edges, Ints, Mask, Numbers, Rows
 from tracekit.replay.process_parts.host_threads import NAMES_OF_WORK
 
 _SHOWS_NO_WORK = [HOLDER[name] for name in ("range", "python", "gc", "off_cpu", "sample")]
 _SHOWS_WORK = f"^(?:{'|'.join(map(re.escape, NAMES_OF_WORK))})"
 
 
-def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Ints:
+def select_host_edges(index: JobIndex, where: Selection, *, returns: bool = False) -> Rows:
     """Select edges of host threads; with `returns` also what calls cost after what they waited for."""
-    return index.recall((select_host_edges, where, returns), lambda: _list_host_edges(index, where, returns=returns))
+    return index.recall((select_host_edges, where, returns), lambda: list_host_edges(index, where, returns=returns))
 
 
-def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Ints:
+def list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Rows:
+    """List edges of host threads as `select_host_edges` does, and forget them."""
     job = index.job
     edges, rows = job.edges, index.list_edges(*HOST_KINDS)
     if returns:
         rows = np.concatenate((rows, index.list_edges(SYNC_RETURN)))
-    path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
-    chosen = mark_windows(index, where, index.find_edge_processes(rows), time) & _mark_paths(index, where, path)
+
+    def mark(rows: Rows) -> Mask:
+        path, time = edges.owner[rows], job.time[edges.target[rows]] - 1
+        return mark_windows(index, where, index.find_edge_processes(rows), time) & _mark_paths(index, where, path)
+
+    chosen = evaluate_in_chunks(rows, mark)
     if where.after:
         chosen &= _mark_silence_after(index, where.after, rows)
     if where.at_least_us:
@@ -35,7 +40,8 @@ def _list_host_edges(index: JobIndex, where: Selection, *, returns: bool) -> Int
     if where.before:
         begins = find_path_begins(index, where.before)
         chosen &= begins[edges.target[rows]]
-    return rows[chosen]
+    selected: Rows = rows[chosen]
+    return selected
 
 
 def _mark_paths(index: JobIndex, where: Selection, path: Numbers) -> Mask:
@@ -56,7 +62,7 @@ def _mark_silent_paths(index: JobIndex, path: Numbers) -> Mask:
     return is_silent & ~index.match_within(_SHOWS_WORK)[path]
 
 
-def _mark_silence_after(index: JobIndex, pattern: str, rows: Ints) -> Mask:
+def _mark_silence_after(index: JobIndex, pattern: str, rows: Rows) -> Mask:
     """Mark the edges of stretches of silent host time that begin where a row of a matching name ends."""
     edges = index.job.edges
     order = np.argsort(edges.target[rows], kind="stable")
@@ -71,7 +77,7 @@ def _mark_silence_after(index: JobIndex, pattern: str, rows: Ints) -> Mask:
     return marked
 
 
-def find_repeated_calls(index: JobIndex, where: Selection) -> tuple[Ints, Ints]:
+def find_repeated_calls(index: JobIndex, where: Selection) -> tuple[Rows, Rows]:
     """Find calls that follow a call of the same selection without other work between: (edges of the calls, of gaps before them)."""
     edges = index.job.edges
     rows = index.list_edges(*HOST_KINDS)
@@ -94,7 +100,7 @@ def find_repeated_calls(index: JobIndex, where: Selection) -> tuple[Ints, Ints]:
     return rows[calls], rows[gaps]
 
 
-def _measure_stretches(edges: Edges, rows: Ints, chosen: Mask) -> Ints:
+def _measure_stretches(edges: Edges, rows: Rows, chosen: Mask) -> Ints:
     """Measure the stretch of consecutive chosen edges of a thread that each edge is in."""
     length = np.zeros(len(rows), np.int64)
     places = np.flatnonzero(chosen)

@@ -25,12 +25,17 @@ from tracekit.replay.edges import (
     Ints,
     Mask,
     Numbers,
+    Rows,
+    mark_kinds,
     split_rows,
 )
 from tracekit.replay.job_graph import JobGraph
 from tracekit.replay.process_graph import ProcessGraph
 
 MICRO = 1_000
+
+CHUNK_ROWS = 2**18
+"""Rows that are selected at once: a job of a thousand ranks has ten million edges."""
 
 T = TypeVar("T")
 
@@ -44,7 +49,7 @@ class JobIndex:
             job, lambda number: _shift(job.processes[number].paths.parent, job.first_path[number])
         )
         self.holder = _concatenate(job, lambda number: job.processes[number].paths.holder)
-        self.op_process = np.repeat(np.arange(len(job.processes)), np.diff(job.first_op))
+        self.op_process = np.repeat(np.arange(len(job.processes), dtype=np.int32), np.diff(job.first_op))
         self.op_path = _concatenate(
             job, lambda number: _shift(job.processes[number].ops.launch_path, job.first_path[number])
         )
@@ -58,11 +63,9 @@ class JobIndex:
             job, lambda number: _shift(job.processes[number].ops.call_end, int(job.first[number]))
         )
         self.op_thread = _concatenate(job, lambda number: _find_launching_threads(job.processes[number]))
-        self.op_ns = _concatenate(job, lambda number: job.processes[number].ops.end - job.processes[number].ops.start)
         self.is_collective = _concatenate(job, lambda number: job.processes[number].ops.is_collective).astype(np.bool_)
         self.is_copy = _concatenate(job, lambda number: job.processes[number].ops.is_copy).astype(np.bool_)
         self.op_at_ns = _concatenate(job, _find_op_times(job))
-        self.group, self.message_bytes = _look_up_groups(job), _look_up_message_sizes(job)
         self._paths: dict[str, Mask] = {}
         self._within: dict[str, Mask] = {}
         self._ops: dict[str, Mask] = {}
@@ -76,11 +79,27 @@ class JobIndex:
         recalled: T = self._recalled[key]
         return recalled
 
-    def list_edges(self, *kinds: int) -> Ints:
+    def list_edges(self, *kinds: int) -> Numbers:
         """List the edges of one or several kinds."""
-        return self.recall(kinds, lambda: np.flatnonzero(np.isin(self.job.edges.kind, kinds)))
+        return self.recall(kinds, lambda: np.flatnonzero(mark_kinds(self.job.edges.kind, *kinds)).astype(np.int32))
 
-    def find_edge_processes(self, rows: Ints) -> Ints:
+    @property
+    def group(self) -> npt.NDArray[np.object_]:
+        """The process group of each op, "" for none."""
+        return _look_up_groups(self.job)
+
+    @property
+    def message_bytes(self) -> npt.NDArray[np.float64]:
+        """The bytes of each op's message; infinite for none, and where it was not recorded."""
+        return _look_up_message_sizes(self.job)
+
+    @property
+    def op_ns(self) -> Ints:
+        """The length of each op."""
+        length: Ints = self.job.time[self.op_start + 1] - self.job.time[self.op_start]
+        return length
+
+    def find_edge_processes(self, rows: Rows) -> Ints:
         """Find the process of each edge; that of its source for an arrival."""
         edges, process_of = self.job.edges, self.job.process_of
         process = process_of(edges.target[rows])
@@ -117,10 +136,12 @@ class JobIndex:
 
     def find_ops_ending_at(self, instants: Numbers) -> Ints:
         """Find the device op that ends at each instant; -1 for other instants."""
-        op_of = np.full(len(self.job.time) + 2, -1, np.int64)
-        op_of[self.op_start + 1] = np.arange(len(self.op_start))
-        found: Ints = op_of[instants]
-        return found
+        process = self.job.process_of(instants)
+        counts = np.array([graph.host_count for graph in self.job.processes] or [0], np.int64)
+        inside = np.minimum(process, len(counts) - 1)
+        place = instants - self.job.first[inside] - counts[inside]
+        is_end = (process < len(self.job.processes)) & (place >= 0) & (place & 1 == 1)
+        return np.where(is_end, self.job.first_op[inside] + (place >> 1), -1)
 
     def list_launching_ops(self, ops: Ints) -> list[Mask]:
         """List the paths within each host op that launched any of these device ops directly."""
@@ -189,14 +210,14 @@ class JobIndex:
             if chosen is not None and known and not chosen & known
         ]
 
-    def mark_times_within(self, pattern: str, process: Ints, time: Ints) -> Mask:
+    def mark_times_within(self, pattern: str, process: Rows, time: Ints) -> Mask:
         """Mark recorded times at which any thread of the process is in a row of a matching name."""
         if pattern not in self._windows:
             self._windows[pattern] = self._list_windows(self.match_within(pattern))
         return self._mark_inside(self._windows[pattern], process, time)
 
     @staticmethod
-    def _mark_inside(windows: list[Intervals], process: Ints, time: Ints) -> Mask:
+    def _mark_inside(windows: list[Intervals], process: Rows, time: Ints) -> Mask:
         """Mark times within the windows of their process."""
         inside = np.zeros(len(time), np.bool_)
         for (start, end), mine in zip(windows, split_rows(process, len(windows)), strict=True):
@@ -204,7 +225,7 @@ class JobIndex:
                 inside[mine] = find_window_at(start, end, time[mine]) >= 0
         return inside
 
-    def mark_times_of_few_requests(self, below: float, process: Ints, time: Ints) -> Mask:
+    def mark_times_of_few_requests(self, below: float, process: Rows, time: Ints) -> Mask:
         """Mark recorded times at which an engine generates for fewer requests than this, without a prompt among them."""
         key = f"requests below {below}"
         if key not in self._windows:
@@ -251,11 +272,11 @@ class JobIndex:
             parts.append(np.array([*matches, False])[coded.codes])
         return np.concatenate(parts)
 
-    def split_by_process(self, process: Ints) -> Iterator[tuple[ProcessGraph, Ints]]:
+    def split_by_process(self, process: Rows) -> Iterator[tuple[ProcessGraph, Ints]]:
         """Split rows by their process: (its graph, its rows)."""
         return zip(self.job.processes, split_rows(process, len(self.job.processes)), strict=True)
 
-    def step_at(self, process: Ints, time: Ints) -> Ints:
+    def step_at(self, process: Rows, time: Ints) -> Ints:
         """Find the number of the step that runs at each recorded time of a process; -1 outside."""
         step = np.full(len(time), -1, np.int64)
         for graph, mine in self.split_by_process(process):
@@ -270,13 +291,13 @@ class JobIndex:
             step[mine] = np.where(inside, value, -1)
         return step
 
-    def stage_at(self, process: Ints, time: Ints, *, masked: bool = False) -> Ints:
+    def stage_at(self, process: Rows, time: Ints, *, masked: bool = False) -> Ints:
         """Find the number of the stage, by its name over all processes, at each recorded time; -1 outside.
 
         Stages whose names differ only in numbers are one if `masked`: without ranges of stages, the outermost range is often that
         of an engine's iteration, and counts its requests.
         """
-        numbers: dict[str, int] = {}
+        numbers = self.recall(("stages", masked), dict[str, int])
         stage = np.full(len(time), -1, np.int64)
         for graph, mine in self.split_by_process(process):
             stages = graph.stages
@@ -288,14 +309,23 @@ class JobIndex:
         return stage
 
 
+def evaluate_in_chunks(rows: Rows, evaluate: Callable[[Rows], Any]) -> Any:
+    """Evaluate rows in chunks, and concatenate the narrow results: numbers of 32 bits, or booleans."""
+    parts = []
+    for low in range(0, max(len(rows), 1), CHUNK_ROWS):
+        part = evaluate(rows[low : low + CHUNK_ROWS])
+        parts.append(part if part.dtype == np.bool_ else part.astype(np.int32))
+    return np.concatenate(parts)
+
+
 def _keep_letters(name: str) -> str:
     """Keep letters and digits, in lower case: `reduce_scatter` is part of `ncclDevKernel_ReduceScatter`."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _shift(numbers: Numbers, first: int) -> Ints:
+def _shift(numbers: Numbers, first: int) -> Numbers:
     """Number rows of a process as those of the job; -1 remains -1."""
-    return np.where(numbers >= 0, numbers.astype(np.int64) + first, -1)
+    return np.where(numbers >= 0, numbers + np.int32(first), np.int32(-1))
 
 
 def _concatenate(job: JobGraph, column: Callable[[int], npt.NDArray[Any]]) -> Any:
@@ -313,9 +343,10 @@ def _find_class(job: JobGraph, name: str) -> Callable[[int], Mask]:
     return find
 
 
-def _find_launching_threads(graph: ProcessGraph) -> Ints:
+def _find_launching_threads(graph: ProcessGraph) -> Numbers:
     """Find the thread that launched each op of a process; -1 where it is unknown."""
-    return np.where(graph.ops.is_launched, np.append(graph.thread, -1)[graph.ops.call_begin], -1).astype(np.int64)
+    thread = np.append(graph.thread, np.int32(-1))[graph.ops.call_begin]
+    return np.where(graph.ops.is_launched, thread, np.int32(-1))
 
 
 def _find_op_times(job: JobGraph) -> Callable[[int], Ints]:
@@ -405,7 +436,7 @@ def _list_selected_ops(index: JobIndex, where: Selection, on: str) -> Ints:
     return np.flatnonzero(chosen)
 
 
-def select_host_transfers(index: JobIndex, where: Selection) -> Ints:
+def select_host_transfers(index: JobIndex, where: Selection) -> Rows:
     """Select the edges that are the transfers of collectives that host threads carry out."""
     if where.work or where.longer_than_us:
         return np.empty(0, np.int64)
@@ -470,7 +501,7 @@ def _index_host_meetings(job: JobGraph) -> _HostCollectives:
     return _HostCollectives(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -> Mask:
+def mark_windows(index: JobIndex, where: Selection, process: Rows, time: Ints) -> Mask:
     """Mark what belongs to the selected ranks, steps and ranges."""
     chosen = np.ones(len(process), np.bool_)
     if where.rank is not None:
@@ -491,7 +522,7 @@ def mark_windows(index: JobIndex, where: Selection, process: Ints, time: Ints) -
     return chosen
 
 
-def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
+def _mark_stage(index: JobIndex, stage: str, process: Rows, time: Ints) -> Mask:
     """Mark times at which the process is in a stage."""
     chosen = np.zeros(len(process), np.bool_)
     for graph, mine in index.split_by_process(process):
@@ -505,10 +536,12 @@ def _mark_stage(index: JobIndex, stage: str, process: Ints, time: Ints) -> Mask:
     return chosen
 
 
-def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Ints, time: Ints) -> Mask:
+def _mark_nth(index: JobIndex, pattern: str, nth: frozenset[int], process: Rows, time: Ints) -> Mask:
     """Mark times within the n-th range of a matching name in each step."""
     job, chosen = index.job, np.zeros(len(process), np.bool_)
-    begins = np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32)
+    begins = index.recall(
+        (_mark_nth, pattern), lambda: np.flatnonzero(find_path_begins(index, pattern)).astype(np.int32)
+    )
     of_begin, begin_ns = job.process_of(begins), job.time[begins]
     for number in np.unique(process).tolist():
         mine, starts = np.flatnonzero(process == number), np.sort(begin_ns[of_begin == number])
