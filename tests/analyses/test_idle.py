@@ -17,6 +17,7 @@ from rules.traces_idle import between_stages, synchronised
 import tracekit
 from tracekit.analyses import load_default_thresholds
 from tracekit.analyses.time import idle
+from tracekit.job.idle_time import pause_phrases
 from tracekit.job.idle_time.causes import HostPauses
 from tracekit.model.tables.frame import from_rows
 from tracekit.model.tables.slots import CAUSES
@@ -92,6 +93,18 @@ def test_a_silent_host_is_not_judged_without_host_activity_or_marks(monkeypatch)
         ("a", "no host activity was recorded"),
         ("b", "no stage and no counted step is annotated: a host may pause by design"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("reward_ns", "outside_ns", "words"),
+    [(91, 0, " in reward"), (80, 0, " in reward, gen"), (80, 51, ""), (0, 0, " in gen, reward")],
+)
+def test_pauses_without_a_place_are_told_with_the_stages_that_have_nearly_all(reward_ns, outside_ns, words):
+    """Of 100 of silence, the rest is in gen."""
+    windows = [SimpleNamespace(key=(name,), canonical=name) for name in ("gen", "reward")]
+    stages = {("gen",): 89 if not reward_ns else 100 - reward_ns, ("reward",): reward_ns}
+    lost = HostPauses(100, 0, 0, windows, stages, outside_ns)
+    assert pause_phrases._phrase_stages_of_pauses(lost) == words
 
 
 def test_pauses_cost_what_the_gpus_wait_and_what_other_ranks_wait_for_them(monkeypatch):

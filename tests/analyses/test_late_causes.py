@@ -133,3 +133,33 @@ def test_short_gaps_that_add_up_are_no_pause_and_need_the_test(tmp_path, steps, 
     """A hundred kernels of 100; 140 pass between ops of 10 on one rank: its GPU waits 50 before each, 5,000 of 30,000."""
     findings, _ = of_two(tmp_path, steps, count=25, between=140)
     assert len(findings) == number
+
+
+def slow_in(steps, factor=1.5):
+    """Five steps of one rank whose kernels are slower in the steps of these numbers."""
+    usual, slow = (rank_rows(dict.fromkeys(NAMES, round(100 * by)), steps=5) for by in (1, factor))
+    return [row for rows in (usual, slow) for row in rows if (row["ts"] // LENGTH + 1 in steps) == (rows is slow)]
+
+
+@pytest.mark.parametrize(("steps", "is_named"), [({4, 5}, True), ({4}, False), ({5}, False)])
+def test_kernels_of_a_step_that_another_rank_lacks_show_a_slow_clock(tmp_path, steps, is_named):
+    """Rank 0 ends after step 4: waits are known up to there. Kernels of ranks 1 to 3 are compared in step 5 too.
+
+    Four kernels take 50 longer in two of the five steps.
+    """
+    ranks = {0: rank_rows(USUAL, steps=4), 1: slow_in(()), 2: slow_in(()), 3: slow_in(steps)}
+    found = section(measure_folder(write_sources(tmp_path, ranks))).findings
+    assert [(one.cost_ns, [place.rank for place in one.places]) for one in found] == [(80_000, [3])] * is_named
+    assert all("the same kernels take 1.50 times as long" in one.claim for one in found)
+
+
+@pytest.mark.parametrize(("steps", "is_named"), [({3, 4, 5}, True), ({2, 3}, False)])
+def test_calls_that_take_longer_until_the_end_are_named_in_few_steps(tmp_path, steps, is_named):
+    """Ops of two ranks take 300 instead of 10; four ranks need four steps to rule out chance."""
+    usual, slow = (rank_rows(USUAL, late=late, steps=5) for late in (1, 30))
+    late = [row for rows in (usual, slow) for row in rows if (row["ts"] // LENGTH + 1 in steps) == (rows is slow)]
+    found = section(measure_folder(write_sources(tmp_path, {0: usual, 1: usual, 2: late, 3: late}))).findings
+    assert [[place.rank for place in one.places] for one in found] == [[2, 3]] * is_named
+    assert [one.claim.partition(": the ")[2] for one in found] == [
+        "calls of its host take 30.00 times as long as on the others"
+    ] * is_named

@@ -20,6 +20,11 @@ from tracekit.pipeline.run import Options, analyze_uncached
         (("rotating_tokens", "small", 0, "late_rank"), "rank-imbalance", 0.1),
         # Half a step precedes the first mark.
         (("late_start", "small", 2, "half_step"), "straggler", 0.1),
+        (("frequent_checkpoints", "small", 0, "half_step"), "periodic-stage", 0.2),
+        # Late in the last two steps, the second of which another rank lacks.
+        (("straggler_late", "small", 2, "short_rank"), "straggler", 0.1),
+        # The file of one of the four late ranks is truncated.
+        (("four_stragglers", "small", 2, "cut_file"), "straggler", 0.1),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else "",
 )

@@ -108,10 +108,13 @@ def expected_under(expected: Expectation, unknown: frozenset[str]) -> Expectatio
 
 
 def _is_known(text: str, fault: Facts, truth: Facts) -> bool:
-    """Whether a report can tell this place: under the switch, and with the stacks that were recorded."""
+    """Whether a report can tell this place: under the switch, and with the stacks and whole steps that were recorded."""
     unknown = set(SWITCHES[truth.get("switch", "none")].unknown)
     if "@stage" in unknown:
         unknown |= BESIDE_STAGES
+    steps = fault.get("steps") or ()
+    if not {*steps} <= {*truth.get("recorded_steps", steps)}:
+        unknown.add("@step")
     if not truth.get("stacks", True):
         unknown |= {word for word in text.split("|") if word.endswith(".py")}
     words = {word if word != "@place" else _kind_of_place(fault) for word in text.split("|")}

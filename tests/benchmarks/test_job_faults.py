@@ -77,6 +77,15 @@ def test_another_rank_blamed_is_not_named_and_information_does_not_count():
     assert (scored["named"], scored["claimed"], scored["top"]) == (False, 0, "silent")
 
 
+@pytest.mark.parametrize(("recorded", "named"), [([2, 3, 4], True), ([1, 2, 3, 4], False)])
+def test_a_step_that_was_recorded_in_part_need_not_be_named(recorded, named):
+    """Code is loaded in step 1: where the recording begins within it, no step has that number."""
+    fault = {"kind": "first_calls", "steps": [1], "stage": "", "place": "cuLibraryLoadData", "warm_up": True}
+    figures = truth(0) | {"faults": [fault], "recorded_steps": recorded}
+    said = [finding("start-up", None, "start-up takes 24 ms outside the steps (cuLibraryLoadData)", severity="info")]
+    assert score("first_calls", figures, said)["named"] is named
+
+
 def test_findings_of_one_rule_on_one_wait_do_not_add_up():
     """Trainers and generators wait for the same sync: 5 ms, or 4 alone, and nothing after the first."""
     parts = [finding("weight-sync", 5 * MS), finding("weight-sync", 4 * MS) | {"after": 0}]

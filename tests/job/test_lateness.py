@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tracekit.job.stragglers import detection
+from tracekit.job.stragglers.causes import LatenessCause
 from tracekit.job.stragglers.lateness import (
     LateSet,
     RankLateness,
@@ -15,6 +16,7 @@ from tracekit.job.stragglers.lateness import (
     subtract_median_of_others,
     sum_wait_cost_by_rank,
 )
+from tracekit.model.report import Metric
 from tracekit.model.tables.frame import from_rows
 
 
@@ -94,7 +96,7 @@ def late_of(lost):
     lost = np.array(lost)
     steps = from_rows(["run", "step", "part"], [(None, step, None) for step in range(lost.shape[1])])
     late_ns = subtract_median_of_others(-lost)
-    return RankLateness(members(*range(len(lost))), steps, late_ns, late_ns, lost)
+    return RankLateness(members(*range(len(lost))), steps, late_ns, -lost, lost)
 
 
 @pytest.mark.parametrize(("missing", "sets"), [(0, 0), (1, 1)])
@@ -105,6 +107,31 @@ def test_late_ranks_are_at_most_half_of_all_recorded_or_not(missing, sets):
     assert [each.late_ns.tolist() for each in found] == [[100, 100]] * sets
 
 
+def test_a_set_is_compared_among_the_ranks_that_no_earlier_set_has():
+    """Rank 0 is 70 late: the others wait 40, 70 and 100. Of these, rank 1 is 45 late, as the others wait 85.
+
+    Rank 2 is 30 later than rank 3. Work is what the ranks do not wait.
+    """
+    found = list(find_late_sets(late_of([[0, 0], [40, 40], [70, 70], [100, 100]])))
+    assert [each.is_late.tolist().index(True) for each in found] == [0, 1, 2]
+    assert [each.late_ns.tolist() for each in found] == [[70, 70], [45, 45], [30, 30]]
+    assert [(each.worked_ns, each.apart) for each in found] == [(70, 4), (45, 3), (30, 2)]
+
+
+def test_causes_are_looked_for_in_files_that_are_not_damaged(monkeypatch):
+    """Ranks 1 and 2 are late. A damaged file is read only where its rank is alone on its side."""
+    late = late_pair([10.0, 10.0, 10.0, 10.0])
+    for damaged, compared in (
+        (set(), ([1, 2], [0, 3])),
+        ({1}, ([2], [0, 3])),
+        ({1, 3}, ([2], [0])),
+        ({1, 2}, ([1, 2], [0, 3])),
+    ):
+        monkeypatch.setattr(detection, "_list_ranks_of_damaged_files", lambda _, damaged=damaged: damaged)
+        found = detection._list_compared_ranks(None, late.lateness, late.late_set, late.late_set.is_late)
+        assert found == compared
+
+
 # Words and costs of a set
 
 
@@ -112,7 +139,7 @@ def late_pair(late_ns, steps=(1, 2, 3, 4), **changed):
     """Ranks 1 and 2 of four, late by these ns in these steps; they have 6 of 8 votes."""
     members = from_rows(("rank", "device"), [(rank, 0) for rank in range(4)])
     by_member = np.array([[0.0] * 4, late_ns, [2 * ns for ns in late_ns], [0.0] * 4])
-    late_set = LateSet(np.array([0, 1, 1, 0], np.bool_), np.array(late_ns, float), 6, 4, 0.2, 4)
+    late_set = LateSet(np.array([0, 1, 1, 0], np.bool_), np.ones(4, np.bool_), np.array(late_ns, float), 0.0, 6, 4, 0.2)
     lateness = SimpleNamespace(members=members, steps=from_rows(("step",), [(s,) for s in steps]), late_ns=by_member)
     rank_group = SimpleNamespace(steps=4, members=4, run="a", role="actor")
     late = detection.LateRanks(rank_group, lateness, late_set, None, 100.0, None, is_named=False)
@@ -150,14 +177,22 @@ def test_a_pause_costs_at_most_its_length_in_the_late_steps_and_what_the_others_
 
 
 @pytest.mark.parametrize(
-    ("kind", "late_ns", "is_slow"),
+    ("kind", "late_ns", "later", "is_lasting"),
     [
-        ("clock", [0, 0, 10, 10], True), ("clock", [0, 0, 0, 10], False), ("clock", [10, 10, 10, 0], False),
-        ("pause", [10, 10, 10, 10], False),
+        ("clock", [0, 0, 10, 10], [], True), ("clock", [0, 0, 0, 10], [], False), ("clock", [10, 10, 10, 0], [], False),
+        ("clock", [0, 0, 0, 10], [True], True), ("clock", [0, 0, 0, 10], [True, False], False),
+        ("clock", [0, 0, 10, 0], [True], False), ("host", [0, 0, 10, 10], [], True), ("host", [0, 0, 0, 10], [True], False),
+        ("host 1.24", [10, 10, 10, 10], [], False),
+        ("pause", [10, 10, 10, 10], [], False), ("load", [10, 10, 10, 10], [], False),
     ],
 )  # fmt: skip
-def test_a_slow_clock_lasts_to_the_end_and_for_some_steps(kind, late_ns, is_slow):
-    assert detection._has_slow_clock(late_pair(late_ns), SimpleNamespace(kind=kind), {"clock_steps": 2}) is is_slow
+def test_a_slow_clock_or_host_lasts_to_the_end_and_for_some_steps(monkeypatch, kind, late_ns, later, is_lasting):
+    """`later` are the recorded steps after those whose waits are known: whether its kernels are slower in each."""
+    monkeypatch.setattr(detection, "_list_slow_clocks_after", lambda *_: later)
+    kind, _, factor = kind.partition(" ")
+    evidence = (Metric("call_factor", float(factor or 1.25), "", "lower"),)
+    cause = LatenessCause(kind, "", "", evidence if kind == "host" else ())
+    assert detection._has_lasting_cause(None, late_pair(late_ns), cause, {"clock_steps": 2}) is is_lasting
 
 
 def test_a_late_member_is_located_in_the_step_in_which_it_is_latest():
@@ -221,7 +256,7 @@ def test_a_set_is_named_where_it_is_no_chance_or_for_a_pause_that_costs_enough(
     case |= {"rare": False, "slow": False, "step_ns": 1000.0, **changed}
     for name, value in (
         ("_is_late_by_own_work", "own"),
-        ("_has_slow_clock", "slow"),
+        ("_has_lasting_cause", "slow"),
         ("_estimate_pause_cost", "pause"),
     ):
         monkeypatch.setattr(detection, name, lambda *_, value=value: case[value])

@@ -1,7 +1,7 @@
 """Runs that record each step in a capture of its own: the first is a warm-up step if it does more than all others."""
 
 import pytest
-from chrome_builder import kernel, launch, op, step, write
+from chrome_builder import annotation, kernel, launch, op, step, write
 
 from tracekit import analyze
 from tracekit.pipeline.comparing import read_side
@@ -41,3 +41,18 @@ def test_a_warm_up_capture_is_left_out(tmp_path, launches, left_out, marked):
     assert dropped == [(0, "warm-up step")] * left_out
     identity = " · ".join(analyze(folder).identity)
     assert ("0: warm-up step" in identity) == bool(left_out), identity
+
+
+@pytest.mark.parametrize(("before", "left_out"), [(3, 0), (2, 1), (0, 1)])
+def test_the_first_mark_is_no_warm_up_step_if_the_recording_began_within_the_step_before(tmp_path, before, left_out):
+    """Eight launches in each of three steps; a stage before the first mark has more than a quarter of them, or not."""
+    rows = [op("aten::mm", 0, 4_000), annotation("update_actor", 0, 900)]
+    starts = [(10 + 100 * place) for place in range(before)]
+    for number in range(1, 4):
+        rows.append(step(number, 1_000 * number, 1_000))
+        starts += [1_000 * number + 10 + 100 * place for place in range(8)]
+    for correlation, at in enumerate(starts, 1):
+        rows += [launch(at, correlation), kernel("gemm", at + 7, 50, correlation=correlation)]
+    write(tmp_path / "rank0.json", rows)
+    dropped = [(one.step, one.reason) for one in read_side("base", [tmp_path]).dropped]
+    assert dropped == [(1, "warm-up step")] * left_out

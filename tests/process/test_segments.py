@@ -58,11 +58,35 @@ def test_gaps_in_which_no_collective_ends_are_work(tmp_path):
     assert part.segments["own_ns"].sum() == 70_000
 
 
-@pytest.mark.parametrize(("start", "end", "blocked_us"), [(20, 83, 60), (22, 82, 58), (20, 84, 0)])
+@pytest.mark.parametrize(("start", "end", "blocked_us"), [(10, 83, 60), (22, 82, 58), (10, 84, 0)])
 def test_a_library_may_record_an_end_late(tmp_path, start, end, blocked_us):
     """The thread goes on at 80, after a gap of 60: 3 µs of it are 5 %."""
     rows = [step(1, 0, 100), op("mm", 0, 20), op("mm", 80, 20), gloo(start, end)]
     assert found(tmp_path, rows).segments["blocked_ns"].sum() == blocked_us * 1_000
+
+
+@pytest.mark.parametrize(
+    ("start", "gap", "late", "is_blocked"),
+    [
+        (20, 83_000, 4_291, True),  # as a verl run on two cores recorded it: 5.2 % of the gap
+        (20, 83_000, 5_000, True),
+        (20, 83_000, 5_001, False),
+        (20, 60, 15, True),  # a quarter of the gap
+        (20, 60, 16, False),
+        (10, 60, 4, False),  # the collective began earlier: other work went on since
+    ],
+)
+def test_a_thread_that_lost_its_core_records_the_end_a_time_slice_late(tmp_path, start, gap, late, is_blocked):
+    """The thread falls silent when the collective begins, at 20, and goes on before its end is recorded."""
+    until = 20 + gap
+    rows = [step(1, 0, until + 20), op("mm", 0, 20), op("mm", until, 20), gloo(start, until + late)]
+    assert found(tmp_path, rows).segments["blocked_ns"].sum() == (gap * 1_000 if is_blocked else 0)
+
+
+def test_python_in_the_first_eighth_of_a_collective_is_work(tmp_path):
+    """The thread goes on at 30, 70 before the collective ends, and waits for it from 50 on."""
+    rows = [step(1, 0, 120), op("mm", 0, 20), op("mm", 30, 20), gloo(20, 100), op("mm", 100, 20)]
+    assert found(tmp_path, rows).segments["blocked_ns"].sum() == 50_000
 
 
 @pytest.mark.parametrize("name", ["_c10d_functional::wait_tensor", "c10d::barrier"])

@@ -125,5 +125,6 @@ def make(job: Job, folder: Path, switch: str = "none") -> dict[str, Any]:
     paths = [kineto.write(rank, profile) for rank in recorded]
     lost = chosen.spoil(job, recorded, paths)
     figures = truth(job, ranks, common_steps(job, recorded, lost), recorded) | {"switch": switch}
+    figures["recorded_steps"] = sorted({step for rank in recorded for step in rank.kept_steps})
     (folder / "truth.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return figures

@@ -13,6 +13,9 @@ from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.process.host.cpu_samples import OFF_CPU
 
+NEARLY_ALL = 0.9
+"""Share of the pauses of a place or of stages that are named without those of others."""
+
 
 def is_mostly_outside_stages(lost: HostPauses) -> bool:
     """Check whether most of the pauses are outside any stage."""
@@ -41,13 +44,26 @@ def describe_host_pauses(measured: Measurements, owner: Owner, lost: HostPauses)
         return f"the host is {_phrase_cpu_sample(culprit)}", advice, ()
     culprit = named_culprit(("nothing",))
     around = "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
-    what = f"no host activity is recorded{_phrase_pause_bounds(around)}"
+    what = f"no host activity is recorded{_phrase_pause_bounds(around) or _phrase_stages_of_pauses(lost)}"
     advice = "record the host's activity: with_stack=True, ranges (NVTX), or CPU samples"
     return (
         what,
         advice,
         ("the host's activity is not in the trace: it may have waited for another process or a file",),
     )
+
+
+def _phrase_stages_of_pauses(lost: HostPauses) -> str:
+    """Phrase the stages with nearly all pauses, most first: ` in reward`; empty where most are outside of stages."""
+    if is_mostly_outside_stages(lost):
+        return ""
+    stages: list[str] = []
+    covered_ns = 0
+    for window in sorted(lost.windows, key=lambda window: -lost.stages.get(window.key, 0)):
+        if window.canonical and covered_ns < NEARLY_ALL * lost.total_ns:
+            stages.append(window.canonical)
+            covered_ns += lost.stages.get(window.key, 0)
+    return f" in {', '.join(stages)}" if stages else ""
 
 
 def _phrase_pause_bounds(around: str) -> str:
@@ -69,6 +85,6 @@ def _phrase_culprit_with_share(culprit: IdleCulprit) -> str:
     """Phrase a place, with its share unless it is nearly all."""
     return (
         culprit.place
-        if culprit.ratio >= 0.9
+        if culprit.ratio >= NEARLY_ALL
         else f"{culprit.place} ({format_quantity(culprit.ratio, 'ratio')} of that time)"
     )

@@ -76,8 +76,8 @@ def list_values_of_job(measured: Measurements) -> Frame:
     single one.
 
     - `step_time` (ns): wall of the step over all ranks. `stage_time` (ns): the longest rank, Σ over occurrences.
-    - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up); without such, the first
-      capture of a run if it launches more than later ones.
+    - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up) and did not begin within
+      the step before; without such, the first capture of a run if it launches more than later ones.
     - `WORK_MARKS`: marks of a step from its device work (`step_kinds`). `compilations`: code compiled or loaded in a step.
     - `tokens`, `samples`, `images`: the count given for every step, else the one that the driver logged (Q22).
     - `out_of_memory`: failed memory requests in recorded histories, one row per run with a history.
@@ -241,8 +241,30 @@ def _mark_first_steps_of_window(measured: Measurements) -> Frame:
     steps = steps.filter(steps.equals("origin", "profiler"))
     by_capture = steps.group_by(*CAPTURE)
     is_first = (by_capture.position(steps.order("ts_ns")) == 0) & (by_capture.each(count_rows()) > 1)
+    is_first[is_first] &= ~_has_work_before(measured, steps.filter(is_first))
     units = steps.filter(is_first).distinct(*UNIT).select(*UNIT)
     return concat([units, _find_warm_up_captures(measured)]).with_columns(name="first_of_window", value=1)
+
+
+def _has_work_before(measured: Measurements, firsts: Frame) -> Bools:
+    """Find the first steps before which a large part of another step was recorded: the profiler began within that one.
+
+    A stage before the first mark ran at least `WORK_BEFORE` of the device ops of the step.
+    """
+    if "gpu_time" in failed_questions.list_unasked_tables(measured) or not measured.has("gpu_time"):
+        return np.zeros(len(firsts), np.bool_)
+    rows = measured.frame("gpu_time")
+    rows = rows.filter(rows.equals("window", "stage") & rows.is_missing("step"))
+    starts = firsts.select(*CAPTURE).with_columns(first_ns=firsts["ts_ns"])
+    rows = rows.join(starts, CAPTURE, optional=CAPTURE)
+    rows = rows.filter(rows["ts_ns"] + rows["window_ns"] <= rows["first_ns"])
+    before = rows.group_by(*CAPTURE).agg(op_count=max_of("op_count"))
+    counts = firsts.select(*CAPTURE).join(before, CAPTURE, "left", optional=CAPTURE).integers("op_count")
+    return np.asarray(counts > WORK_BEFORE * firsts.number("launch_count", missing=0.0), np.bool_)
+
+
+WORK_BEFORE = 0.25
+"""Share of the device ops of a step that a stage before the first mark runs if the profiler began within a step."""
 
 
 def _find_warm_up_captures(measured: Measurements) -> Frame:

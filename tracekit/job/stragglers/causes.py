@@ -75,6 +75,12 @@ class LatenessCause:
     """Whether a load shows in the number of calls or of rows."""
     where: tuple[str, str] = ("", "")
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it is a property of a GPU or host, which lasts: a slow clock, or calls that are clearly slower."""
+        factors = [metric.value or 0.0 for metric in self.evidence if metric.name == "call_factor"]
+        return self.kind == "clock" or (self.kind == "host" and max(factors, default=0.0) >= SLOW_CALL_RATIO)
+
 
 UNKNOWN = LatenessCause(
     "unknown",
@@ -126,6 +132,19 @@ def find_lateness_cause(
         return _describe_slow_host(ratio)
     holder = _find_program_place_of_pause(measured, rank_group, late, usual_ranks[:MOST_COMPARED], steps)
     return _describe_longer_idle_time(both, np.where(waiting, more, 0), holder)
+
+
+def is_clock_slow(
+    measured: Measurements, rank_group: RankGroup, late: list[int], usual_ranks: list[int], steps: Frame
+) -> bool | None:
+    """Whether all kernels of the late ranks are slower by one factor in these steps; None where one side is not recorded."""
+    if not measured.has("slots"):
+        return None
+    both = _compare_rank_steps(measured, rank_group, late, usual_ranks[:MOST_COMPARED], steps)
+    if both is None:
+        return None
+    _, names = _find_common_factor(both, both.of_class("compute") & (both.usual_ns > 0))
+    return len(names) >= LEAST_NAMES
 
 
 def _compare_rank_steps(

@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.job.frames import clear_redundant_parts, divide_or_none, phrase_run, summarize_step_walls
+from tracekit.job.frames import (
+    UNIT,
+    clear_redundant_parts,
+    divide_or_none,
+    find_damaged_sources,
+    phrase_run,
+    summarize_step_walls,
+)
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -25,7 +32,7 @@ from tracekit.job.rank_groups import (
 )
 from tracekit.job.report.evidence import make_evidence_metric
 from tracekit.job.report.instances import list_stage_or_step_runs, pick_member_instances
-from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause
+from tracekit.job.stragglers.causes import LatenessCause, find_lateness_cause, is_clock_slow
 from tracekit.job.stragglers.collective_waits import (
     CollectiveWaits,
     attribute_collective_waits,
@@ -151,9 +158,12 @@ def _split_late_ranks_by_cause(
         of_members = _select_late_subset(late, members)
         return _find_cause_of_late_set(measured, late.rank_group, late.lateness, of_members, all_late)
 
-    causes = {row: cause_of_members([row]) for row in rows}
+    # The cause of a rank with a damaged file is unknown alone: it is that of the whole set.
+    damaged = _list_ranks_of_damaged_files(measured) if several else set()
+    ranks = late.lateness.members.values("rank")
+    causes = {row: late.cause if ranks[row] in damaged else cause_of_members([row]) for row in rows}
     for row, cause in causes.items():
-        parts.setdefault((cause.kind, cause.where), []).append(row)
+        parts.setdefault(("",) if cause is None else (cause.kind, cause.where), []).append(row)
     if len(parts) < 2:
         yield late
         return
@@ -167,6 +177,12 @@ def _split_late_ranks_by_cause(
         is_costly = (divide_or_none(of_part, step_ns) or 0.0) >= limit["step_ratio"]
         cause = causes[members[0]] if len(members) == 1 else cause_of_members(members)
         yield replace(part, cost_ns=of_part, cause=cause, is_named=is_costly)
+
+
+def _list_ranks_of_damaged_files(measured: Measurements) -> set[int]:
+    """List the ranks with a file that lacks rows."""
+    steps = measured.frame("steps")
+    return set(steps.filter(steps.is_in("source", find_damaged_sources(measured))).values("rank")) - {None}
 
 
 MOST_SPLIT_RANKS = 8
@@ -191,7 +207,7 @@ def _decide_late_rank_naming(
     """
     if not goes_on or late.cause is None or not _is_late_by_own_work(measured, late):
         return late
-    if rare or _has_slow_clock(late, late.cause, limit):
+    if rare or _has_lasting_cause(measured, late, late.cause, limit):
         return replace(late, is_named=True)
     if not has_no_other_late_member(late.lateness, late.late_set):
         return late
@@ -265,14 +281,28 @@ def _find_cause_of_late_set(
 
     `all_late` also marks members that are late with them for other causes; these are not compared with.
     """
+    is_late = late_set.is_late if all_late is None else all_late
+    chosen, usual_ranks = _list_compared_ranks(measured, late, late_set, is_late)
+    return find_lateness_cause(measured, rank_group, chosen, usual_ranks, late.steps.filter(late_set.late_steps))
+
+
+def _list_compared_ranks(
+    measured: Measurements, late: RankLateness, late_set: LateSet, is_late: Bools
+) -> tuple[list[int], list[int]]:
+    """List (the ranks of a set, the ranks that are not late, those nearest to the median first).
+
+    Ranks with a damaged file are left out if others remain: rows that it lacks look like a pause.
+    """
     ranks = late.members.integers("rank")
     distance = np.abs(late.late_ns.mean(axis=1) - np.median(late.late_ns.mean(axis=1)))
-    is_late = late_set.is_late if all_late is None else all_late
     distance[is_late] = np.inf
     usual = np.argsort(distance, kind="stable")[: int((~is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
     usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
-    return find_lateness_cause(measured, rank_group, chosen, usual_ranks, late.steps.filter(late_set.late_steps))
+    damaged = _list_ranks_of_damaged_files(measured)
+    undamaged = ([rank for rank in side if rank not in damaged] for side in (chosen, usual_ranks))
+    chosen, usual_ranks = (left or side for left, side in zip(undamaged, (chosen, usual_ranks), strict=True))
+    return chosen, usual_ranks
 
 
 def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
@@ -284,9 +314,12 @@ def _is_late_by_own_work(measured: Measurements, late: LateRanks) -> bool:
         none = attribute_collective_waits(measured).collectives.head(0)
         excess = measure_excess_work(late.rank_group.by_step, rows, none, late.members)
         return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(late.lateness.steps)
-    if float(late.lateness.worked_ns[is_late].mean()) >= needed:
+    if late.late_set.worked_ns >= needed:
         return True
-    return float(rows["beyond_ns"][rows.is_among(late.members, MEMBER, optional=MEMBER)].mean()) >= needed
+    compared = late.lateness.members.filter(late.late_set.is_compared)
+    rows = rows.filter(rows.is_among(compared, MEMBER, optional=MEMBER))
+    beyond_ns = rows["own_ns"] - compute_medians_of_others(rows["own_ns"], rows.group_by(*RANK_GROUP_STEP).number)
+    return float(beyond_ns[rows.is_among(late.members, MEMBER, optional=MEMBER)].mean()) >= needed
 
 
 def sum_all_work(measured: Measurements) -> Frame:
@@ -301,10 +334,35 @@ def sum_all_work(measured: Measurements) -> Frame:
     return rows.with_columns(beyond_ns=own_ns - compute_medians_of_others(own_ns, step))
 
 
-def _has_slow_clock(late: LateRanks, cause: LatenessCause, limit: Mapping[str, float]) -> bool:
-    """Check whether all kernels are slower by one factor until the recording ends, which shows in few steps."""
-    is_enough = len(late.late_steps) >= limit["clock_steps"]
-    return cause.kind == "clock" and is_enough and bool(late.late_set.late_steps[-1])
+def _has_lasting_cause(
+    measured: Measurements, late: LateRanks, cause: LatenessCause, limit: Mapping[str, float]
+) -> bool:
+    """Check whether all kernels or host calls are slower by one factor until the recording ends: few steps show it.
+
+    Kernels also show it in steps that do not count, or that another rank lacks.
+    """
+    if not cause.lasts or not late.late_set.late_steps[-1]:
+        return False
+    count = len(late.late_steps)
+    if count >= limit["clock_steps"]:
+        return True
+    later = _list_slow_clocks_after(measured, late) if cause.kind == "clock" else []
+    return all(later) and count + len(later) >= limit["clock_steps"]
+
+
+def _list_slow_clocks_after(measured: Measurements, late: LateRanks) -> list[bool]:
+    """List whether the clocks of a set are slow in each recorded step after those whose waits are known."""
+    recorded = measured.recorded or measured
+    last = late.lateness.steps.take(slice(-1, None))
+    slow: list[bool | None] = []
+    for whole_group in list_rank_groups(recorded):
+        if whole_group.labels == late.rank_group.labels:
+            steps = whole_group.by_step.select(*UNIT).sort(*UNIT).distinct(*UNIT)
+            place = np.flatnonzero(steps.is_among(last, UNIT, optional=UNIT))
+            ranks = _list_compared_ranks(recorded, late.lateness, late.late_set, late.late_set.is_late)
+            for number in range(int(place[0]) + 1, len(steps)) if len(place) else ():
+                slow.append(is_clock_slow(recorded, whole_group, *ranks, steps.take(np.array([number]))))
+    return [is_slow for is_slow in slow if is_slow is not None]
 
 
 def _estimate_pause_cost(late: LateRanks, cause: LatenessCause) -> float:

@@ -35,13 +35,13 @@ LATE_SHARE = 0.5
 class RankLateness:
     """`late_ns`, a row per member and a column per step: how much less the member waits than the others.
 
-    `worked_ns` is its extra work in stages, `lost_ns` its wait. Members and steps with a missing pair are left out.
+    `own_ns` is its own work in stages, `lost_ns` its wait. Members and steps with a missing pair are left out.
     """
 
     members: Frame
     steps: Frame
     late_ns: Floats
-    worked_ns: Floats
+    own_ns: Ints
     lost_ns: Ints
 
 
@@ -49,21 +49,28 @@ class RankLateness:
 class LateSet:
     """Members that are late together (`is_late`, by row of `RankLateness`).
 
-    `late_ns` is their mean lateness by step. `votes` of `size` × `rounds` rank them before all others. `chance` is the
-    probability that any set gets as many. `apart` is the number of members they were compared among, without earlier sets.
+    `is_compared` marks the members they were compared among: themselves and the rest without earlier sets. `late_ns` is
+    their mean lateness by step, and `worked_ns` their mean extra work in stages. `votes` of `size` × `rounds` rank them
+    before all others. `chance` is the probability that any set gets as many.
     """
 
     is_late: Bools
+    is_compared: Bools
     late_ns: Floats
+    worked_ns: float
     votes: int
     rounds: int
     chance: float
-    apart: int
 
     @property
     def size(self) -> int:
         """Number of late members."""
         return int(self.is_late.sum())
+
+    @property
+    def apart(self) -> int:
+        """Number of members that it was compared among."""
+        return int(self.is_compared.sum())
 
     @property
     def votes_ratio(self) -> float:
@@ -92,7 +99,7 @@ def measure_lateness(rank_group: RankGroup, waited: CollectiveWaits) -> RankLate
     shape = len(members), len(steps)
     cell, cell_came = (_find_lateness_cells(rows, members, steps) for rows in (by_step, arrivals))
     lost = _sum_lateness_cells(cell_came, arrivals["lost_ns"], shape)
-    worked = _sum_lateness_cells(cell, by_step["beyond_ns"], shape)
+    own = _sum_lateness_cells(cell, by_step["own_ns"], shape)
     ones = np.ones(len(by_step), np.int64), np.ones(len(arrivals), np.int64)
     is_there = (_sum_lateness_cells(cell, ones[0], shape) > 0) & (_sum_lateness_cells(cell_came, ones[1], shape) > 0)
     is_member = 2 * is_there.sum(axis=1) >= max(shape[1], 1)
@@ -102,7 +109,7 @@ def measure_lateness(rank_group: RankGroup, waited: CollectiveWaits) -> RankLate
         members.filter(is_member),
         steps.filter(is_step),
         subtract_median_of_others(-lost[chosen]),
-        worked[chosen].astype(float),
+        own[chosen],
         lost[chosen],
     )
 
@@ -138,9 +145,7 @@ def find_late_sets(late: RankLateness, missing: int = 0) -> Iterator[LateSet]:
         left = np.flatnonzero(is_left)
         if len(left) < 2 or not steps:
             return
-        values = late.late_ns[left]
-        if len(left) < count:
-            values = subtract_median_of_others(values.astype(np.int64))
+        values = subtract_median_of_others(-late.lost_ns[left])
         mean = values.mean(axis=1)
         chosen = mean >= LATE_SHARE * mean.max()
         size = int(chosen.sum())
@@ -150,11 +155,12 @@ def find_late_sets(late: RankLateness, missing: int = 0) -> Iterator[LateSet]:
         is_late[left[chosen]] = True
         late_set = LateSet(
             is_late,
+            is_left.copy(),
             _measure_late_excess(values, late.lost_ns[left], chosen).mean(axis=0),
+            float(subtract_median_of_others(late.own_ns[left])[chosen].mean()),
             count_votes(values, chosen),
             steps,
             1.0,
-            len(left),
         )
         yield replace(late_set, chance=compute_lasting_chance(values, chosen, late_set.since))
         is_left &= ~is_late

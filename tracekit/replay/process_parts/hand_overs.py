@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.process.collectives.compute_between_collectives import LATE_END
+from tracekit.process.collectives.compute_between_collectives import compute_late_end_slack
 from tracekit.replay.edges import HAND_OVER, EdgeList, Ints
 from tracekit.replay.process_parts.device_ops import MICRO
 from tracekit.replay.process_parts.host_threads import HostThreads
@@ -59,17 +59,19 @@ def _find_late_falls(threads: HostThreads, falls: Ints, asked: Ints) -> tuple[In
     """
     silence, time = threads.spent_ns[asked], threads.time
     asked, silence = asked[silence >= LONG_NS], silence[silence >= LONG_NS]
-    slack, giver = (LATE_END * silence).astype(np.int64), np.full(len(asked), -1, np.int64)
+    began, giver = time[asked] - silence, np.full(len(asked), -1, np.int64)
+    _, longest = compute_late_end_slack(silence, np.zeros_like(silence))
     is_long = (falls > 0) & (threads.thread[falls - 1] == threads.thread[falls])
     falls = falls[is_long & (time[falls] - time[falls - 1] >= LONG_NS // 2)]
     place = np.searchsorted(time[falls], time[asked], side="right")
     for ahead in range(min(LOOK_BACK, len(falls))):
         at = falls[np.minimum(place + ahead, len(falls) - 1)]
-        near = (giver < 0) & (place + ahead < len(falls)) & (time[at] - time[asked] <= slack)
+        near = (giver < 0) & (place + ahead < len(falls)) & (time[at] - time[asked] <= longest)
         if not near.any():
             break
+        slack, delay = compute_late_end_slack(silence, began - time[at - 1])
         found = near & (threads.thread[at] != threads.thread[asked])
-        found &= time[at - 1] <= time[asked] - silence + slack
+        found &= (time[at] - time[asked] <= delay) & (time[at - 1] <= began + slack)
         giver[found] = at[found]
     return asked[giver >= 0], giver[giver >= 0]
 
