@@ -46,9 +46,9 @@ MAX_MOMENTS = 400
 
 
 def list_memory_holders(trace: Trace, replay: Replay) -> dict[str, Array] | None:
-    """List the bytes of each holder at the end of each step, at the peak and at the end.
+    """List the bytes of each holder before the history, at the longest pauses, at the end of each step, at the peak and at the end.
 
-    The columns are moment, step, at_ns, one per holder, counted_bytes, and pausable_bytes, which may be unmapped.
+    The columns are moment, step, at_ns, until_ns, one per holder, counted_bytes, and pausable_bytes, which may be unmapped.
     Moments at which more is in use than reserved contradict themselves and are left out. None without segments.
     """
     if replay.reserved is None:
@@ -63,11 +63,12 @@ def list_memory_holders(trace: Trace, replay: Replay) -> dict[str, Array] | None
     in_use[HOLDERS.index("cache")] = counted - in_use.sum(axis=0)
     sound = (in_use[HOLDERS.index("cache")] >= 0) & (reserved >= 0).all(axis=0)
     assert (in_use.sum(axis=0) == counted).all(), "holders sum to the reserved bytes"
-    times = [int(replay.ts_ns[entry]) if replay.timed and entry >= 0 else None for entry in entries.tolist()]
+    times = [_read_time(replay, entry) for entry in entries.tolist()]
     table: dict[str, Array] = {
         "moment": Coded(np.array([HOLDER_MOMENTS.index(name) for name in moments], np.int64), HOLDER_MOMENTS),
         "step": make_nullable_numbers(steps),
         "at_ns": make_nullable_numbers(times),
+        "until_ns": make_nullable_numbers([_read_time(replay, entry + 1) for entry in entries.tolist()]),
         **{f"{name}_bytes": in_use[place] for place, name in enumerate(HOLDERS)},
         "counted_bytes": counted,
         "pausable_bytes": reserved[_MAY_BE_UNMAPPED].sum(axis=0),
@@ -77,8 +78,25 @@ def list_memory_holders(trace: Trace, replay: Replay) -> dict[str, Array] | None
 
 _MAY_BE_UNMAPPED = np.array([name in PAUSABLE for name in POOL_CLASSES])
 
-HOLDER_MOMENTS = ("step end", "peak", "end")
-"""Moments: a step of the snapshot ends | most is requested | the snapshot itself."""
+HOLDER_MOMENTS = ("begin", "pause", "step end", "peak", "end")
+"""Moments: before the first entry | nothing is allocated or freed for long | a step ends | most is requested | the end."""
+
+MAX_PAUSES, LEAST_PAUSE_NS = 100, 1_000_000
+"""Most pauses of one snapshot: the longest ones. Logs print lines in pauses, which shows the holders at a line."""
+
+
+def _read_time(replay: Replay, entry: int) -> int | None:
+    """Read the time of an entry (-1: just before the first one); None without one."""
+    if replay.timed and entry == -1 and len(replay.ts_ns):
+        return int(replay.ts_ns[0]) - 1
+    return int(replay.ts_ns[entry]) if replay.timed and 0 <= entry < len(replay.ts_ns) else None
+
+
+def _find_pauses(replay: Replay) -> Ints:
+    """Find the entries before the longest pauses, in order."""
+    length = np.diff(replay.ts_ns)
+    longest = np.argsort(-length, kind="stable")[:MAX_PAUSES]
+    return np.sort(longest[length[longest] >= LEAST_PAUSE_NS])
 
 
 def _choose_moments(trace: Trace, replay: Replay) -> tuple[Ints, list[str], list[int | None]]:
@@ -90,6 +108,9 @@ def _choose_moments(trace: Trace, replay: Replay) -> tuple[Ints, list[str], list
         entries = np.searchsorted(replay.ts_ns, ends, "right") - 1
         chosen += zip(entries.tolist(), ["step end"] * len(entries), numbers, strict=True)
         chosen = chosen[-MAX_MOMENTS:]
+    if replay.timed and len(replay.rows):
+        chosen += [(entry, "pause", file_step) for entry in _find_pauses(replay).tolist()]
+        chosen.append((-1, "begin", file_step))
     if len(replay.rows) and peak != last:
         chosen.append((peak, "peak", file_step))
     chosen.append((last, "end", file_step))
