@@ -35,10 +35,10 @@ def parse_stage_function(name: str) -> str | None:
 
 
 def find_survivor_stages(trace: Trace, stack: Nullable, blocks: Mapping[str, Any]) -> Coded:
-    """Find the stage of each of these stacks, as recorded; missing where neither ranges nor functions show it.
+    """Find the stage of each stack, as recorded; missing where neither ranges nor functions show it.
 
     `blocks` are rows of `survivor_blocks`. A range has to contain more than half of the surviving bytes of the stack
-    with a known time; otherwise, the outermost function that runs a stage counts.
+    with a known time; otherwise, the outermost function named for a stage counts.
     """
     by_range, by_function = _sum_blocks_by_range(trace, blocks), trace.derived(_find_stage_functions)
     codes, texts = np.full(len(stack.values), -1, np.int64), list[str]()
@@ -78,12 +78,12 @@ def _both(entries: Ints, segments: Ints) -> tuple[tuple[str, Ints], tuple[str, I
 
 
 def _read_filled(trace: Trace, table: str, column: str, rows: Ints) -> Ints:
-    """Read numbers of these rows, -1 where missing."""
+    """Read numbers of rows, -1 where missing."""
     return fill_missing(select_rows(trace.nullable(table, column), rows), -1)
 
 
 def _find_entry_stages(trace: Trace, entries: Ints) -> Coded:
-    """Find the stage of each of these entries of the history: the range around it, or a function of its stack."""
+    """Find the stage of each entry of the history: the range around it, or a function of its stack."""
     stack = select_rows(trace.nullable("allocations", "stack"), entries)
     keys, functions = trace.derived(_find_stage_functions)
     place, is_known = look_up_keys(keys, stack.values)
