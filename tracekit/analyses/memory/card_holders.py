@@ -23,7 +23,7 @@ from tracekit.model.tables.frame import Frame, concat, from_rows, texts
 from tracekit.model.tables.snapshots import DEVICE_KEYS, POINT, SLEEP_MARK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.holders import HOLDER_MOMENTS, HOLDERS, list_memory_holders
+from tracekit.process.memory.holders import HOLDER_MOMENTS, HOLDER_TITLES, HOLDERS, list_memory_holders
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 _DOCS = {
@@ -170,6 +170,11 @@ def _find_pinned_bytes(measured: Measurements, snapshot: Mapping[str, Any]) -> i
     return sizes[0] if sizes else None
 
 
+_HOLDER_LINES = [
+    f"    {name} | {title} | bytes | {_DOCS[name]}" for name, title in zip(HOLDERS, HOLDER_TITLES, strict=True)
+]
+_IN_USE_LINES, _CACHED_LINES = "\n".join(_HOLDER_LINES[:-2]), "\n".join(_HOLDER_LINES[-2:])
+
 _HEADINGS = f"""
     who | process
     time | time | text | Time of day on the log's clock; UTC where no clock of a log is known.
@@ -177,18 +182,9 @@ _HEADINGS = f"""
     moment | moment | text | Of a snapshot: step end, peak or end. Of a line: its name in the log.
     mark | mark | text | By the name of the line: sleep (sleep, offload, pause), wake (wake, resume, onload).
     engine | engine | text | State of the serving engine, after the last line that shows it.
-    trainer_state | trainer state | bytes | {_DOCS["trainer_state"]}
-    activations | activations | bytes | {_DOCS["activations"]}
-    other | other in use | bytes | {_DOCS["other"]}
-    weights | engine weights | bytes | {_DOCS["weights"]}
-    kv_cache | KV cache | bytes | {_DOCS["kv_cache"]}
-    regions | paused regions | bytes | {_DOCS["regions"]}
-    graphs | CUDA graphs | bytes | {_DOCS["graphs"]}
-    communication | communication | bytes | {_DOCS["communication"]}
-    unknown | unknown pools | bytes | {_DOCS["unknown"]}
+{_IN_USE_LINES}
     in_use | in use, not split | bytes | Allocated by PyTorch at a line, where no snapshot shows the holders.
-    pool_cache | unused in engine pools | bytes | {_DOCS["pool_cache"]}
-    cache | cached by PyTorch | bytes | {_DOCS["cache"]}
+{_CACHED_LINES}
     counted | counted | bytes | Sum of the columns from trainer state on: reserved, as PyTorch counts it.
     unmapped | unmapped, at least | bytes | PyTorch counts it, and the GPU has it back.
     outside | outside PyTorch, at least | bytes | Other processes, CUDA context, NCCL, libraries.
@@ -321,7 +317,8 @@ MAX_DRAWN = 40
 """Most rows that are drawn: the last ones."""
 
 _TITLES = {
-    **{heading.name: heading.title for heading in parse_headings(_HEADINGS) if heading.name in (*HOLDERS, "in_use")},
+    **dict(zip(HOLDERS, HOLDER_TITLES, strict=True)),
+    "in_use": "in use, not split",
     "mapped_pools": "engine pools, mapped at most",
     "used": "used by all processes",
     "outside": "outside PyTorch",

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracekit.job.memory.card_lines import CardLine, format_time_of_day, is_of_process
 from tracekit.job.memory.log_clock import TimedStep, find_clock_offset
+from tracekit.model.inputs.timeline import EngineState
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame
 from tracekit.process.memory.holders import HOLDERS
@@ -280,6 +281,19 @@ def _follow_engines(timeline: Iterable[CardMoment], *, has_clock: bool) -> None:
             of_owner.clear()
         if moment.line is not None or (has_clock and moment.unix_ns is not None):
             moment.engine = of_owner.get(moment.who, of_all)
+
+
+def list_engine_states(timeline: Iterable[CardMoment]) -> Iterator[EngineState]:
+    """List the states of the engine in order, for each snapshot whose process has lines on a common clock."""
+    moments = list(timeline)
+    owners = {(moment.run, moment.source): moment.who for moment in moments if moment.source is not None}
+    for moment in moments:
+        state = find_engine_state(moment.moment, moment.mark) if moment.line is not None else None
+        if state is None or moment.unix_ns is None:
+            continue
+        for (run, source), who in owners.items():
+            if run == moment.run and moment.who in (who, ""):
+                yield EngineState(run or "", source or "", moment.unix_ns, state)
 
 
 def insert_host_values(timeline: list[CardMoment], values: Iterable[tuple[str | None, str, int, int]]) -> None:

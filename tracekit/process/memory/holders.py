@@ -28,6 +28,11 @@ HOLDERS = (
 )
 """Holders. `pool_cache` and `cache` are reserved and not requested: of pools that may be unmapped, of all others."""
 
+HOLDER_TITLES = (
+    *("trainer state", "activations", "other in use", "engine weights", "KV cache"),
+    *("paused regions", "CUDA graphs", "communication", "unknown pools", "unused in engine pools", "cached by PyTorch"),
+)
+
 _OF_CLASS = {
     "engine weights": "weights",
     "engine KV cache": "kv_cache",
@@ -165,15 +170,27 @@ def _code_classes(pools: Coded, class_of: Mapping[str, int]) -> Ints:
     return codes
 
 
-def _sum_pieces_by_holder(trace: Trace, replay: Replay, entries: Ints, find_classes: ClassFinder) -> tuple[Ints, Ints]:
-    """Sum the requested bytes in use after each entry: by holder, and by pool class."""
+def find_piece_holders(trace: Trace, replay: Replay) -> Ints:
+    """Find the holder of each piece of memory: its place in `HOLDERS`."""
+    of_class = _make_class_finder(trace, replay)(replay.pieces.address, replay.pieces.row)
+    return _place_pieces(trace, replay, of_class)
+
+
+def _place_pieces(trace: Trace, replay: Replay, of_class: Ints) -> Ints:
+    """Find the holder of each piece by the class of its pool; in the default pool by its category."""
     pieces = replay.pieces
-    of_class = find_classes(pieces.address, pieces.row)
     category, basis = find_memory_purpose(trace, replay, pieces.row, pieces.block, pieces.born)
     of_category = np.array([*(_place_category(text) for text in category.texts), _OTHER], np.int64)[category.codes]
     is_known = np.array([name in _KNOWN for name in basis.texts], np.bool_)[basis.codes]
     of_default = np.where(is_known, of_category, _OTHER)
-    holder = np.where(of_class == 0, of_default, _HOLDER_OF_CLASS[of_class])
+    return np.where(of_class == 0, of_default, _HOLDER_OF_CLASS[of_class])
+
+
+def _sum_pieces_by_holder(trace: Trace, replay: Replay, entries: Ints, find_classes: ClassFinder) -> tuple[Ints, Ints]:
+    """Sum the requested bytes in use after each entry: by holder, and by pool class."""
+    pieces = replay.pieces
+    of_class = find_classes(pieces.address, pieces.row)
+    holder = _place_pieces(trace, replay, of_class)
     first, stop = (np.searchsorted(entries, at, "left") for at in (pieces.born, pieces.died))
     in_use, requested = (np.zeros((count, len(entries) + 1), np.int64) for count in (len(HOLDERS), len(POOL_CLASSES)))
     for table, code in ((in_use, holder), (requested, of_class)):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.inputs.timeline import PathPieces
+from tracekit.model.inputs.timeline import EngineState, PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
+from tracekit.process.memory.holders import HOLDER_TITLES
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_planes
@@ -69,11 +70,12 @@ def write_explorer_page(
     budget_bytes: int = BUDGET_BYTES,
     critical: PathPieces | None = None,
     dropped_items: int = 0,
+    engines: Sequence[EngineState] = (),
 ) -> ExplorerPage:
     """Write the page of a report.
 
     `causes` are key, title and meaning of each cause of idle time by number; `critical` is the critical path as recorded.
-    `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
+    `dropped_items` of long lists are not in the report. `engines` are states of serving engines. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
     steps = read_counted_steps(report)
@@ -89,7 +91,7 @@ def write_explorer_page(
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     _add_exact_tables(store, rows, bins, (encode_steps(rows, counted), encode_ranges(ranges), encode_columns(sums)))
-    memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
+    memories, pieces = encode_memories(rows, details.numbering, engines, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
     has_timeline = bool(rows.rows or memories)
     identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows), *path.notes]
@@ -107,6 +109,7 @@ def write_explorer_page(
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
         "memories": memories,
+        "holders": HOLDER_TITLES if memories else (),
     }
     values = {
         **_write_plain_values(report, delays, findings, dropped_items),
