@@ -9,9 +9,9 @@ import pytest
 from memory_builder import MIB, Allocator, frame, pickled, snapshot, stack
 
 from tracekit.job.memory.card_lines import CardLine
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
-from tracekit.process.memory.holders import HOLDERS
 
 GIB = 2**30
 CASE = Path(__file__).parents[1] / "data/cases/rl_runs/07_sleep_mode_snapshot"

@@ -10,9 +10,9 @@ from memory_builder import MIB, Allocator, frame, pickled, snapshot, stack
 from tracekit.analyses.memory.card_holders import list_timeline
 from tracekit.job.memory.card_timeline import list_bar_parts
 from tracekit.job.memory.log_clock import TimedStep, add_missing_years, find_clock_offset
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
-from tracekit.process.memory.holders import HOLDERS
 
 S, HOUR = 10**9, 3600 * 10**9
 GIB = 2**30

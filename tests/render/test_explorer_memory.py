@@ -19,11 +19,10 @@ from snapshot_traces import loaded
 
 import tracekit
 from tracekit.analyses.memory import card_holders
-from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
+from tracekit.model.inputs.memory_pieces import HOLDERS, HeldPieces, PieceSelection, select_memory_pieces
 from tracekit.model.inputs.timeline import EngineState
 from tracekit.model.report import Report
 from tracekit.model.tables.frame import Frame
-from tracekit.process.memory.holders import HOLDERS
 from tracekit.process.page_blocks import memory_blocks
 from tracekit.render.explorer.page import PageAssets, write_explorer_page
 

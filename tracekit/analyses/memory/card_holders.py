@@ -15,6 +15,7 @@ from tracekit.job.memory.card_timeline import CardMoment, insert_host_values, li
 from tracekit.job.memory.snapshots import snapshot_levels, take_snapshot
 from tracekit.job.report.tables import MAX_ROWS, make_sheet, parse_headings
 from tracekit.job.run_log.values import HOST_USED, map_run_logs
+from tracekit.model.inputs.memory_pieces import HOLDER_TITLES, HOLDERS
 from tracekit.model.report import Chart, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable
@@ -23,7 +24,7 @@ from tracekit.model.tables.frame import Frame, concat, from_rows, texts
 from tracekit.model.tables.snapshots import DEVICE_KEYS, POINT, SLEEP_MARK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.holders import HOLDER_MOMENTS, HOLDER_TITLES, HOLDERS, list_memory_holders
+from tracekit.process.memory.holders import HOLDER_MOMENTS, list_memory_holders
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 _DOCS = {
@@ -298,7 +299,7 @@ def _draw_timeline(timeline: Sequence[CardMoment]) -> Iterator[Chart]:
         "card-holders",
         f"Holders of the memory of {highest.who or 'one GPU'}",
         "bars",
-        tuple(_list_bar_marks(parts, used)),
+        tuple(_list_holder_marks(parts, used)),
         tuple(_TITLES[name] for name in used),
         tuple(map(_name_bar, bars)),
         unit="bytes",
@@ -307,7 +308,7 @@ def _draw_timeline(timeline: Sequence[CardMoment]) -> Iterator[Chart]:
     )
 
 
-def _list_bar_marks(parts: Sequence[Mapping[str, int]], names: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+def _list_holder_marks(parts: Sequence[Mapping[str, int]], names: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     """List the marks of bars: (row, series, bytes) of each part that is not empty."""
     for place, part in enumerate(parts):
         yield from ((place, series, part[name]) for series, name in enumerate(names) if part.get(name))

@@ -9,10 +9,10 @@ from typing import Any
 
 from tracekit.job.memory.card_lines import CardLine, format_time_of_day, is_of_process
 from tracekit.job.memory.log_clock import TimedStep, find_clock_offset
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.model.inputs.timeline import EngineState
 from tracekit.model.records import dataclass
 from tracekit.model.tables.frame import Frame
-from tracekit.process.memory.holders import HOLDERS
 
 LEAST_UNIX_NS = 10**17
 """Times of a snapshot before this are not Unix times."""

@@ -13,6 +13,19 @@ GRIDS = (4_096, 1_024, 256, 64, 16, 4, 1)
 """Numbers of equal parts of the time to which lifetimes of small pieces are cut, the finest first."""
 
 
+HOLDERS = (
+    *("trainer_state", "activations", "other", "weights", "kv_cache"),
+    *("regions", "graphs", "communication", "unknown", "pool_cache", "cache"),
+)
+"""Holders. `pool_cache` and `cache` are reserved and not requested: of pools that may be unmapped, of all others."""
+
+HOLDER_TITLES = (
+    *("trainer state", "activations", "other in use", "engine weights", "KV cache"),
+    *("paused regions", "CUDA graphs", "communication", "unknown pools", "unused in engine pools", "cached by PyTorch"),
+)
+"""Titles of the holders, in their order."""
+
+
 class HeldPieces(NamedTuple):
     """Pieces by `start`: in use in [start, end), or to the end of the history if `end` is past it.
 

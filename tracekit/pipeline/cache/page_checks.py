@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.model.inputs.page_blocks import DamagedPageError, Numbers, PageBlocks
 from tracekit.model.tables.slots import PAGE_CAUSES
-from tracekit.process.memory.holders import HOLDERS
 
 Ints = npt.NDArray[np.int64]
 

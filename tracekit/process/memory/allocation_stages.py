@@ -88,7 +88,7 @@ def _find_entry_stages(trace: Trace, entries: Ints) -> Coded:
     keys, functions = trace.derived(_find_stage_functions)
     place, is_known = look_up_keys(keys, stack.values)
     by_function = np.where(is_known & ~stack.missing, np.append(functions.codes, -1)[place], -1)
-    ranges = _list_stage_ranges(trace)
+    ranges = _list_snapshot_ranges(trace)
     if ranges is None:
         return trim_texts(Coded(by_function, functions.texts))
     ts = select_rows(trace.nullable("allocations", "ts_ns"), entries)
@@ -98,7 +98,7 @@ def _find_entry_stages(trace: Trace, entries: Ints) -> Coded:
     return trim_texts(Coded(codes, (*functions.texts, *ranges.stage.texts)))
 
 
-def _list_stage_ranges(trace: Trace) -> StageWindows | None:
+def _list_snapshot_ranges(trace: Trace) -> StageWindows | None:
     """List the outermost ranges of a snapshot that may be stages; None without times."""
     timed: list[Replay] = [replay for replay in trace.derived(replay_all_devices) if replay.timed and len(replay.rows)]
     if not timed or not trace.has("annotations"):
@@ -108,7 +108,7 @@ def _list_stage_ranges(trace: Trace) -> StageWindows | None:
 
 def _sum_blocks_by_range(trace: Trace, blocks: Mapping[str, Any]) -> tuple[Ints, Coded]:
     """Find the range of most surviving bytes: (ascending stacks, the name of each); without stacks of several ranges."""
-    ranges, nothing = _list_stage_ranges(trace), (np.empty(0, np.int64), Coded(np.empty(0, np.int64), ()))
+    ranges, nothing = _list_snapshot_ranges(trace), (np.empty(0, np.int64), Coded(np.empty(0, np.int64), ()))
     if ranges is None or not len(ranges):
         return nothing
     stack, born = blocks["stack"], blocks["born_ns"]

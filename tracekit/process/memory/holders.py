@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.model.tables.arrays import Array, Coded, make_nullable_numbers, select_all_rows
 from tracekit.model.tables.keys import sum_by_group
 from tracekit.model.trace import Trace
@@ -21,17 +22,6 @@ from tracekit.process.memory.survivors import find_step_ends
 from tracekit.process.name_filters import look_up_name_codes
 
 Ints = npt.NDArray[np.int64]
-
-HOLDERS = (
-    *("trainer_state", "activations", "other", "weights", "kv_cache"),
-    *("regions", "graphs", "communication", "unknown", "pool_cache", "cache"),
-)
-"""Holders. `pool_cache` and `cache` are reserved and not requested: of pools that may be unmapped, of all others."""
-
-HOLDER_TITLES = (
-    *("trainer state", "activations", "other in use", "engine weights", "KV cache"),
-    *("paused regions", "CUDA graphs", "communication", "unknown pools", "unused in engine pools", "cached by PyTorch"),
-)
 
 _OF_CLASS = {
     "engine weights": "weights",

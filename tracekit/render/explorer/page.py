@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.memory_pieces import HOLDER_TITLES
 from tracekit.model.inputs.timeline import EngineState, PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
-from tracekit.process.memory.holders import HOLDER_TITLES
 from tracekit.render import phrases
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import PageBins, choose_bins, iterate_bin_planes
@@ -83,8 +83,7 @@ def write_explorer_page(
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     sums = list_page_sums(rows, details.numbering, ranges)
-    findings = describe_findings(report, rows)
-    store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
+    findings, store, bins = describe_findings(report, rows), PageBlockStore(), choose_bins(rows, budget_bytes)
     path = fit_critical_path(rows, critical, details.names, budget_bytes)
     store.blocks |= path.blocks
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
@@ -108,8 +107,7 @@ def write_explorer_page(
         "counted": steps,
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
-        "memories": memories,
-        "holders": HOLDER_TITLES if memories else (),
+        **_describe_memories(memories),
     }
     values = {
         **_write_plain_values(report, delays, findings, dropped_items),
@@ -124,6 +122,11 @@ def write_explorer_page(
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
+
+
+def _describe_memories(memories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Describe the memory snapshots, with the titles of holders for the numbers in their blocks."""
+    return {"memories": memories, "holders": HOLDER_TITLES if memories else ()}
 
 
 def _add_exact_tables(
