@@ -8,7 +8,7 @@ import pytest
 from memory_builder import MIB, Allocator, frame, pickled, snapshot, stack
 
 from tracekit.analyses.memory.card_holders import list_timeline
-from tracekit.job.memory.card_timeline import list_bar_parts
+from tracekit.job.memory.card_timeline import list_bar_parts, list_engine_states
 from tracekit.job.memory.log_clock import TimedStep, add_missing_years, find_clock_offset
 from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.pipeline.options import Options
@@ -167,6 +167,16 @@ def test_one_timeline_of_two_snapshots_and_a_log_worked_by_hand(tmp_path):
     assert rows[-1]["host_change"] == 3 * GIB
     (chart,) = section.charts
     assert chart.rows[2] == "10:01:50 Before optimizer step (asleep)"
+
+
+def test_states_of_the_engine_are_known_for_each_snapshot_of_the_process(tmp_path):
+    """The lines of the log are of the process of both snapshots. Seconds since 08:00 in UTC."""
+    timeline = list_timeline(analyzed(written_run(tmp_path, LINES)).measurements)
+    states = [
+        (state.source[:5], round(state.ts_ns / S - EIGHT), state.state) for state in list_engine_states(timeline)
+    ]
+    of_first = [(90, "asleep"), (100, "asleep"), (150, "awake")]
+    assert states == [(step, *state) for state in of_first for step in ("step1", "step2")]
 
 
 def test_a_line_with_other_memory_than_the_snapshot_is_not_split(tmp_path):

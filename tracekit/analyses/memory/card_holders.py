@@ -23,7 +23,7 @@ from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.tables.frame import Frame, concat, from_rows, texts
 from tracekit.model.tables.snapshots import DEVICE_KEYS, POINT, SLEEP_MARK
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.trace import Measurements, Trace
+from tracekit.model.trace import Measurements, Trace, derive_once
 from tracekit.process.memory.holders import HOLDER_MOMENTS, list_memory_holders
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
@@ -131,7 +131,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     )
 
 
-def list_timeline(measured: Measurements) -> list[CardMoment]:
+@derive_once
+def list_timeline(measured: Measurements) -> tuple[CardMoment, ...]:
     """List the rows of the timeline; too many lines are limited to the last ones of processes with snapshots."""
     moments = _list_moments(measured)
     lines: Sequence[CardLine] = list_card_lines(measured)
@@ -141,7 +142,7 @@ def list_timeline(measured: Measurements) -> list[CardMoment]:
         lines = (known or lines)[-MAX_LISTED:]
     timeline = list_card_moments(moments, lines)
     insert_host_values(timeline, _list_host_values(measured))
-    return timeline
+    return tuple(timeline)
 
 
 def _list_moments(measured: Measurements) -> Frame:
@@ -201,18 +202,18 @@ _HEADINGS = f"""
     source | snapshot
 """
 
+_LEFT_OUT_AT_0 = (*HOLDERS, "pausable")
 _OF_LINE = ("used", "total", "freed", "change")
 
 
 def _make_card_timeline(measured: Measurements, timeline: Sequence[CardMoment]) -> Sheet:
-    """List the rows of the timeline, without columns of holders that are always 0."""
+    """List the rows of the timeline, without columns of memory that nothing holds."""
     rows = [_list_moment_cells(moment) for moment in timeline[-MAX_ROWS:]]
-    used = {name for row in rows for name, size in row.items() if name not in HOLDERS or size}
+    used = {name for row in rows for name, size in row.items() if name not in _LEFT_OUT_AT_0 or size}
     headings = [heading for heading in parse_headings(_HEADINGS) if heading.name in used]
-    caption = (
-        "The columns up to counted sum to it; counted + unmapped (negative) + outside + free = GPU. "
-        "PyTorch still counts memory that sleep mode has unmapped."
-    )
+    caption = "The columns up to counted sum to it. PyTorch still counts memory that sleep mode has unmapped."
+    if any(moment.line is not None for moment in timeline):
+        caption += " counted + unmapped (negative) + outside + free = GPU."
     if len(rows) < len(timeline):
         caption += f" The last {len(rows):,} of {len(timeline):,} rows."
     names = ("run", *(heading.name for heading in headings))

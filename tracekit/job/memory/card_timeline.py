@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -197,11 +198,14 @@ class _HolderFinder:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         """Sort the moments of each process by time."""
+        self.firsts: dict[str, Row] = {}
         self.owners: dict[str, list[Row]] = {}
         for row in rows:
-            self.owners.setdefault(row["who"], []).append(row)
+            self.firsts.setdefault(row["who"], row)
+            if _has_unix_time(row):
+                self.owners.setdefault(row["who"], []).append(row)
         for of_owner in self.owners.values():
-            of_owner.sort(key=lambda row: (row["at_ns"] is not None, row["at_ns"] or 0))
+            of_owner.sort(key=_get_time)
             for place, (row, following) in enumerate(pairwise(of_owner)):
                 # Nothing is recorded between two snapshots; equal memory at both sides counts as unchanged.
                 if row["until_ns"] is None and following["moment"] == "begin" and not _differs(row, following):
@@ -212,7 +216,7 @@ class _HolderFinder:
         """Find the memory of a snapshot that a line is about; None for none or several."""
         owners = [
             who
-            for who, (first, *_) in self.owners.items()
+            for who, first in self.firsts.items()
             if is_of_process(line, first) and line.device in (None, first["device"])
         ]
         return owners[0] if len(owners) == 1 else None
@@ -229,19 +233,26 @@ class _HolderFinder:
         who = self.find_owner(line)
         if who is None or line.reserved_bytes is None or line.allocated_bytes is None:
             return None
-        matches = [
-            row
-            for row in self.owners[who]
-            if _has_unix_time(row)
-            and row["at_ns"] >= self.last_ns.get(who, row["at_ns"])
-            and row["at_ns"] <= end_ns
-            and (row["until_ns"] or row["at_ns"]) >= begin_ns
-            and _has_memory_of_line(row, line)
-        ]
+        rows = self.owners.get(who, [])
+        # The last moment before the begin may last until then.
+        place = max(bisect_right(rows, begin_ns, key=_get_time) - 1, 0)
+        first_ns = max(_get_time(rows[place]), self.last_ns.get(who, 0)) if rows else 0
+        between = rows[bisect_left(rows, first_ns, key=_get_time) : bisect_right(rows, end_ns, key=_get_time)]
+        matches = [row for row in between if _lasts_until(row, begin_ns) and _has_memory_of_line(row, line)]
         if not matches or any(_differs(row, matches[0]) for row in matches):
             return None
         self.last_ns[who] = matches[0]["at_ns"]
         return matches[0]
+
+
+def _get_time(row: Row) -> int:
+    """Get the time of a moment that has one."""
+    return int(row["at_ns"])
+
+
+def _lasts_until(row: Row, ns: int) -> bool:
+    """Check whether a moment lasts until a time; without a known end it is an instant."""
+    return bool((row["until_ns"] or row["at_ns"]) >= ns)
 
 
 def _has_memory_of_line(row: Row, line: CardLine) -> bool:
