@@ -126,7 +126,7 @@ def write_explorer_page(
 
 def _describe_memories(memories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Describe the memory snapshots, with the titles of holders for the numbers in their blocks."""
-    return {"memories": memories, "holders": HOLDER_TITLES if memories else ()}
+    return {"memories": memories, **({"holders": HOLDER_TITLES} if memories else {})}
 
 
 def _add_exact_tables(
