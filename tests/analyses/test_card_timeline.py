@@ -172,9 +172,7 @@ def test_one_timeline_of_two_snapshots_and_a_log_worked_by_hand(tmp_path):
 def test_states_of_the_engine_are_known_for_each_snapshot_of_the_process(tmp_path):
     """The lines of the log are of the process of both snapshots. Seconds since 08:00 in UTC."""
     timeline = list_timeline(analyzed(written_run(tmp_path, LINES)).measurements)
-    states = [
-        (state.source[:5], round(state.ts_ns / S - EIGHT), state.state) for state in list_engine_states(timeline)
-    ]
+    states = [(state.source[:5], round(state.ts_ns / S - EIGHT), state.state) for state in list_engine_states(timeline)]
     of_first = [(90, "asleep"), (100, "asleep"), (150, "awake")]
     assert states == [(step, *state) for state in of_first for step in ("step1", "step2")]
 
