@@ -207,7 +207,7 @@ _OF_LINE = ("used", "total", "freed", "change")
 
 
 def _make_card_timeline(measured: Measurements, timeline: Sequence[CardMoment]) -> Sheet:
-    """List the rows of the timeline, without columns of memory that nothing holds."""
+    """List the rows of the timeline, without columns of memory that are always 0."""
     rows = [_list_moment_cells(moment) for moment in timeline[-MAX_ROWS:]]
     used = {name for row in rows for name, size in row.items() if name not in _LEFT_OUT_AT_0 or size}
     headings = [heading for heading in parse_headings(_HEADINGS) if heading.name in used]
