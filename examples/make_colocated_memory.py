@@ -23,7 +23,8 @@ from memory_builder import SIMULATED, Allocator, frame, snapshot  # noqa: E402
 
 FOLDER = Path(__file__).parent / "colocated_memory"
 NOTICE = SIMULATED.replace("a model", "examples/make_colocated_memory.py, a model")
-GIB, LAYERS, STEPS, PID = 2**30, 4, 2, 4100
+GIB, LAYERS, STEPS, PID = 2**30, 4, 3, 4100
+START_US = 1_788_249_600_000_000  # 2026-09-01 08:00:00 UTC: 10:00:00 on the log's clock
 TOTAL_GIB, OUTSIDE_GIB = 79.1, 1.5
 
 WORKER = "/venv/lib/python3.12/site-packages/vllm/v1/worker/gpu_worker.py"
@@ -52,10 +53,16 @@ class Job:
             self.card.alloc(3 * GIB // 2, AT["engine"], pool=(0, 1))
             self.card.alloc(6 * GIB, AT["kv"], pool=(0, 2))
         self.card.alloc(GIB, AT["graph"], pool=(0, 3))
+        self.card.clear_history()
+
+    def wait(self, seconds: int) -> None:
+        """Let time pass."""
+        self.second += seconds
+        self.card.now_us = START_US + self.second * 1_000_000
 
     def log(self, seconds: int, text: str) -> None:
         """Add a line after this time."""
-        self.second += seconds
+        self.wait(seconds)
         self.lines.append(f"INFO 09-01 10:{self.second // 60:02}:{self.second % 60:02} {text}")
 
     def log_memory(self, point: str) -> None:
@@ -67,28 +74,33 @@ class Job:
             f"device memory used/total (GB): {used:.2f}/{TOTAL_GIB:.2f}"
         )
 
-    def run_step(self) -> None:
+    def run_step(self, step: int) -> None:
         """Generate, sleep, update the actor, wake up."""
         self.log(40, "[cumem.py:205] CuMemAllocator: sleep freed 30.00 GiB memory in total")
         self.asleep_gib = 30
         self.log_memory("After rollout offload")
         blocks = [self.card.alloc(5 * GIB, AT["activation"], metadata="activation") for _ in range(LAYERS)]
         blocks += [self.card.alloc(2 * GIB, AT["gradient"], metadata="gradient") for _ in range(LAYERS)]
+        self.wait(20)
         self.log_memory("Before optimizer step")
         for block in blocks:
             self.card.free(block)
         self.card.empty_cache()
+        self.wait(5)
         self.log_memory("After update_actor")
-        self.log(55, "[gpu_worker.py:160] It took 0.412 seconds to wake up tags {'weights', 'kv_cache'}.")
+        self.log(30, "[gpu_worker.py:160] It took 0.412 seconds to wake up tags {'weights', 'kv_cache'}.")
         self.asleep_gib = 0
         self.log_memory("After resume kv_cache")
+        self.lines.append(
+            f"(TaskRunner pid=4000) step:{step} - timing_s/gen:39.2 - timing_s/update_actor:26.1 - timing_s/step:95.0 - perf/cpu_memory_used_gb:{210 + step}.0"
+        )
 
 
 def files() -> dict[Path, bytes]:
     """The bytes of every file, by path."""
     job, found = Job(), {}
     for step in range(1, STEPS + 1):
-        job.run_step()
+        job.run_step(step)
         made = snapshot(job.card, simulated=NOTICE)
         found[FOLDER / f"step{step}/torch_memory_rank0_pid{PID}.pickle"] = pickle.dumps(made, protocol=4)
         job.card.clear_history()

@@ -2,15 +2,16 @@
 
 import random
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from memory_builder import MIB, Allocator, frame, pickled, snapshot, stack
 
 from tracekit.job.memory.card_lines import CardLine
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze_uncached
-from tracekit.process.memory.holders import HOLDERS
 
 GIB = 2**30
 CASE = Path(__file__).parents[1] / "data/cases/rl_runs/07_sleep_mode_snapshot"
@@ -33,17 +34,27 @@ def written(folder, *allocators, step=7):
     return folder
 
 
-def sheet_of(report, name):
-    """The rows of a sheet as dictionaries by column."""
+def timeline_of(report):
+    """The rows of the timeline as dictionaries by column, with None where the table lacks a column."""
     (section,) = [section for section in report.sections if section.id == "card-holders"]
-    (sheet,) = [sheet for sheet in section.sheets if sheet.name == name]
+    (sheet,) = [sheet for sheet in section.sheets if sheet.name == "card_timeline"]
     names = [heading.name for heading in sheet.headings]
-    return [dict(zip(names, row, strict=True)) for row in sheet.rows]
+    return [defaultdict(lambda: None, zip(names, row, strict=True)) for row in sheet.rows]
+
+
+def snapshots_of(report):
+    """The rows of snapshots."""
+    return [row for row in timeline_of(report) if row["source"] is not None]
+
+
+def lines_of(report):
+    """The rows of the log about GPUs."""
+    return [row for row in timeline_of(report) if row["source"] is None and row["who"] != "host"]
 
 
 def used(row):
     """{holder: MiB} of a row, without empty holders."""
-    return {name: row[f"{name}_bytes"] / MIB for name in HOLDERS if row.get(f"{name}_bytes")}
+    return {name: row[name] / MIB for name in HOLDERS if row[name]}
 
 
 def worked_example():
@@ -63,14 +74,14 @@ def worked_example():
 def test_holders_at_the_peak_and_at_the_end_worked_by_hand(tmp_path):
     """Peak: 32 + 64 + 20 + 100 + 10 + 48 MiB. End: of the 48 MiB that are cached, 12 are used again."""
     report = analyzed(written(tmp_path, worked_example())).report
-    peak, end = sheet_of(report, "card_holders")
+    peak, end = snapshots_of(report)
     held = {"trainer_state": 96, "weights": 20, "kv_cache": 100, "graphs": 10}
     assert (peak["moment"], used(peak)) == ("peak", {**held, "activations": 48})
     assert (end["moment"], used(end)) == ("end", {**held, "other": 12, "cache": 36})
     for row in (peak, end):
         assert row["step"] == 7
-        assert row["counted_bytes"] == 274 * MIB
-        assert row["pausable_bytes"] == 120 * MIB
+        assert row["counted"] == 274 * MIB
+        assert row["pausable"] == 120 * MIB
 
 
 def test_without_recorded_pools_of_entries_the_segments_tell_them(tmp_path):
@@ -79,7 +90,7 @@ def test_without_recorded_pools_of_entries_the_segments_tell_them(tmp_path):
     for entry in made["device_traces"][0]:
         del entry["pool_id"]
     (tmp_path / "torch_memory_rank0_pid7.pickle").write_bytes(pickled(made))
-    peak, _ = sheet_of(analyzed(tmp_path).report, "card_holders")
+    peak, _ = snapshots_of(analyzed(tmp_path).report)
     assert used(peak) == {"trainer_state": 96, "weights": 20, "kv_cache": 100, "graphs": 10, "activations": 48}
 
 
@@ -89,9 +100,9 @@ def test_emptied_segments_of_an_engine_are_unused_not_cached(tmp_path):
     device.alloc(20 * MIB, WEIGHTS, pool=(0, 1))
     device.free(device.alloc(30 * MIB, WEIGHTS, pool=(0, 1)))
     device.free(device.alloc(40 * MIB, stack("train")))
-    *_, end = sheet_of(analyzed(written(tmp_path, device)).report, "card_holders")
+    *_, end = snapshots_of(analyzed(written(tmp_path, device)).report)
     assert used(end) == {"weights": 20, "pool_cache": 30, "cache": 40}
-    assert end["pausable_bytes"] == 50 * MIB
+    assert end["pausable"] == 50 * MIB
 
 
 def test_ends_of_steps_are_moments(tmp_path):
@@ -101,8 +112,8 @@ def test_ends_of_steps_are_moments(tmp_path):
         device.alloc(16 * MIB, stack("keep"))
         device.annotate(f"ProfilerStep#{step}", "END")
     (tmp_path / "torch_memory_rank0_pid7.pickle").write_bytes(pickled(snapshot(device)))
-    rows = sheet_of(analyzed(tmp_path).report, "card_holders")
-    ends = [(row["step"], row["other_bytes"] / MIB) for row in rows if row["moment"] == "step end"]
+    rows = snapshots_of(analyzed(tmp_path).report)
+    ends = [(row["step"], row["other"] / MIB) for row in rows if row["moment"] == "step end"]
     assert ends == [(1, 16), (2, 32), (3, 48)]
 
 
@@ -143,21 +154,21 @@ def test_holders_sum_to_the_reserved_bytes_of_the_model_at_every_moment(tmp_path
 def test_the_case_of_a_sleeping_engine_has_its_truth():
     """198.7 GiB counted on 139.8: weights 14, emptied 10, KV 64, graphs 3; 110.7 GiB are really held."""
     report = analyzed(CASE).report
-    (end,) = sheet_of(report, "card_holders")
+    (end,) = snapshots_of(report)
     sizes = {name: round(size * MIB / GIB, 1) for name, size in used(end).items()}
     assert {name: sizes[name] for name in ("weights", "pool_cache", "kv_cache", "graphs")} == {
         "weights": 14.0, "pool_cache": 10.0, "kv_cache": 64.0, "graphs": 3.0,
     }  # fmt: skip
-    assert round(end["counted_bytes"] / GIB, 1) == 198.7
-    assert end["pausable_bytes"] == 88 * GIB
-    slept, updated = sheet_of(report, "card_lines")
-    assert (slept["mark"], slept["freed_bytes"], slept["free"]) == ("sleep", 88 * GIB, None)
-    assert (updated["owner"], updated["time"], updated["point"]) == (
-        "process 41777",
+    assert round(end["counted"] / GIB, 1) == 198.7
+    assert end["pausable"] == 88 * GIB
+    slept, updated = lines_of(report)
+    assert (slept["mark"], slept["freed"], slept["free"]) == ("sleep", 88 * GIB, None)
+    assert (updated["who"], updated["time"], updated["moment"]) == (
+        "rank 0, GPU 0",
         "10:00:00",
         "After update_weights",
     )
-    assert updated["used_bytes"] == pytest.approx(110.7 * GIB)
+    assert updated["used"] == pytest.approx(110.7 * GIB)
     assert updated["free"] == pytest.approx(29.1 * GIB)
     assert updated["unmapped"] == pytest.approx(-88.01 * GIB)
     assert report.cautions[1].endswith("Really held: 110.7 GiB of 139.8 (log line of 10:00:00)")
@@ -176,9 +187,9 @@ def test_several_lines_give_a_range_and_other_processes_none(tmp_path):
     assert report.cautions[1].endswith(
         'Really held, of 80.0 GiB: from 20.0 GiB at "After rollout offload" to 60.0 GiB at "Before rollout offload" (2 log lines)'
     )
-    first, second, other = sheet_of(report, "card_lines")
+    first, second, other = lines_of(report)
     assert [row["mark"] for row in (first, second, other)] == ["sleep", "sleep", None]
-    assert [row.get("change_bytes") for row in (first, second, other)] == [None, -40 * GIB, None]
+    assert [row["change"] for row in (first, second, other)] == [None, -40 * GIB, None]
     assert first["outside"] == 58 * GIB
 
 
@@ -194,7 +205,7 @@ def test_the_parts_of_a_line_sum_to_the_gpu(seed):
     total = draw.randrange(1, 200 * GIB)
     held, reserved = draw.randrange(total + 1), draw.randrange(300 * GIB)
     line = CardLine(
-        run=None, source="x", owner="", line=1, pid=None, rank=None, time=None, point=None, mark=None,
+        run=None, source="x", owner="", line=1, pid=None, rank=None, device=None, step=None, logged_ns=None, point=None, mark=None,
         allocated_bytes=draw.randrange(reserved + 1), reserved_bytes=reserved, used_bytes=held, total_bytes=total,
         freed_bytes=None, host_used_bytes=None, change_bytes=None,
     )  # fmt: skip
@@ -217,11 +228,11 @@ def test_a_run_without_snapshots_and_lines_has_no_answer(tmp_path):
 def test_host_memory_by_step_is_next_to_the_lines_of_a_training_log():
     """The case grows from 187 to 366 GiB in 40 steps; its log has one line about the GPU."""
     report = analyzed(CASE.parent / "02_host_ram_growth", "card-holders", "log-host-memory").report
-    (line,) = sheet_of(report, "card_lines")
-    assert (line["owner"], line["point"]) == ("process 41777", "Before init vllm rollout")
+    (line,) = lines_of(report)
+    assert (line["who"], line["moment"]) == ("process 41777", "Before init vllm rollout")
     assert line["outside"] == pytest.approx((26.4 - 23.01) * GIB, abs=2)
-    hosts = sheet_of(report, "card_hosts")
+    hosts = [row for row in timeline_of(report) if row["who"] == "host"]
     assert [row["step"] for row in hosts] == list(range(1, 41))
-    assert hosts[0]["change_bytes"] is None
-    assert sum(row["change_bytes"] for row in hosts[1:]) == hosts[-1]["used_bytes"] - hosts[0]["used_bytes"]
-    assert 170 * GIB < hosts[-1]["used_bytes"] - hosts[0]["used_bytes"] < 190 * GIB
+    assert hosts[0]["host_change"] is None
+    assert sum(row["host_change"] for row in hosts[1:]) == hosts[-1]["host_used"] - hosts[0]["host_used"]
+    assert 170 * GIB < hosts[-1]["host_used"] - hosts[0]["host_used"] < 190 * GIB

@@ -8,7 +8,7 @@ import { gzipSync } from "node:zlib";
 import { WEB } from "./load.mjs";
 
 /** The sizes reached, in bytes of gzip. They only go down; a feature that needs more replaces one, or says why in its commit. */
-const MOST_BYTES = { "page.js": 29_850, "memory.js": 32_850, "log.js": 24_300, "comparison.js": 31_700, "log_comparison.js": 29_450, "page.css": 2_400 };
+const MOST_BYTES = { "page.js": 29_850, "memory.js": 33_100, "log.js": 24_300, "comparison.js": 31_700, "log_comparison.js": 29_450, "page.css": 2_400 };
 const FILES = Object.keys(MOST_BYTES);
 
 const built = (folder, file) => readFileSync(path.join(folder, file), "utf8");

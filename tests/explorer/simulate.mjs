@@ -132,7 +132,7 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
       blocks[`curve${rank}`] = encodeRows(takeDifferences(curve, 0, false));
     }
   }
-  const pieces = Array.from({ length: 900 }, (_, i) => [i * 20 * US, Math.floor((i % 7 ? 4_000 : 90_000) * US * random()) + 1, Math.floor(2 ** 20 * (1 + 30 * random())), i < 9 ? 0 : path(`train (main.py:${i % 4})`, `forward (model.py:${i % 13})`, "aten::empty") + 1, i < 9 ? 1 : 0, i % 50 ? 0 : 3]);
+  const pieces = Array.from({ length: 900 }, (_, i) => [i * 20 * US, Math.floor((i % 7 ? 4_000 : 90_000) * US * random()) + 1, Math.floor(2 ** 20 * (1 + 30 * random())), i < 9 ? 0 : path(`train (main.py:${i % 4})`, `forward (model.py:${i % 13})`, "aten::empty") + 1, i < 9 ? 1 : 0, i % 3, i % 50 ? 0 : 3]);
   blocks.mem0 = encodeRows(takeDifferences(pieces, 0, false));
   blocks.steps = encodeRows(takeDifferences(table.steps, 2));
   blocks.ranges = encodeRows(takeDifferences(table.ranges, 1));
@@ -170,7 +170,7 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
     skipped: [],
     floor: 0,
     dropped_gaps: [0, 0],
-    memories: [{ file: "snapshot.pickle", rank: 0, span: 900 * 20 * US, t0: null, peak: 0, peak_t: 0, pieces: pieces.length + 54, timed: true, floor: 512, merged: 72, hidden: 5 }],
+    memories: [{ file: "snapshot.pickle", rank: 0, span: 900 * 20 * US, t0: null, peak: 0, peak_t: 0, pieces: pieces.length + 54, timed: true, floor: 512, merged: 72, hidden: 5, marks: [[0, "asleep"]] }], holders: ["trainer state", "activations", "other in use"],
     ...(comparison ? { findings: [], plan: null, memories: [], comparison: describeChange(hostile, perStep) } : {}),
     counted: steps > 1 && !comparison ? Array.from({ length: steps - 1 }, (_, i) => i + 2) : null,
     host_floor: 0,

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,17 @@ import pytest
 from explorer_page import CAUSE_ROWS, build_blocks
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_builder import MIB, Allocator, pickled, snapshot, stack
+from memory_builder import MIB, Allocator, frame, pickled, snapshot, stack
 from page_reading import Page
 from sample_report import HOSTILE
 from snapshot_traces import loaded
 
 import tracekit
-from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
+from tracekit.analyses.memory import card_holders
+from tracekit.model.inputs.memory_pieces import HOLDERS, HeldPieces, PieceSelection, select_memory_pieces
+from tracekit.model.inputs.timeline import EngineState
 from tracekit.model.report import Report
+from tracekit.model.tables.frame import Frame
 from tracekit.process.page_blocks import memory_blocks
 from tracekit.render.explorer.page import PageAssets, write_explorer_page
 
@@ -32,10 +36,10 @@ def written(*blocks, budget=3_000_000):
 
 
 def read_pieces(page, number=0):
-    """Born, end, bytes, path, from before the history, allocations of the pieces of one memory."""
-    start, life, size, path, before, more = page.columns(f"mem{number}", 6)
+    """Born, end, bytes, path, from before the history, holder, allocations of the pieces of one memory."""
+    start, life, size, path, before, holder, more = page.columns(f"mem{number}", 7)
     start = np.cumsum(start)
-    return start, start + life, size, path, before, more + 1
+    return start, start + life, size, path, before, holder, more + 1
 
 
 def list_levels(page, number=0):
@@ -111,6 +115,72 @@ def test_levels_after_every_entry_are_those_of_the_raw_history(path):
     check_file(path)
 
 
+POOLS = (
+    ((0, 0), [frame("forward")], "activation"),
+    ((0, 0), [frame("build")], "parameter"),
+    ((0, 0), [frame("x")], ""),
+    ((0, 1), [frame("load_model", "/opt/vllm/v1/worker/gpu_worker.py")], ""),
+    ((0, 2), [frame("initialize_from_config", "/opt/vllm/v1/worker/gpu_worker.py")], ""),
+    ((5, 0), [], ""),
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("budget", [3_000_000, 8_000])
+def test_bands_by_holder_sum_to_the_level_and_are_the_rows_of_the_table(tmp_path, seed, budget):
+    """At every change the holders sum to the level; at the peak each is exact, also where small pieces are merged."""
+    draw, allocator, live = random.Random(seed), Allocator(), []
+    for _ in range(400):
+        if live and draw.random() < 0.45:
+            allocator.free(live.pop(draw.randrange(len(live))))
+        else:
+            pool, frames, category = draw.choice(POOLS)
+            live.append(allocator.alloc(draw.randrange(1, 3 * MIB), frames, pool=pool, metadata=category))
+    for address in live:
+        allocator.free(address)  # so the peak is before the end
+    trace = loaded(tmp_path, allocator)
+    page = written(build_blocks(trace), budget=budget)
+    start, end, size, _, _, holder, _ = read_pieces(page)
+    (memory,) = page.head["memories"]
+    for time, level in list_levels(page).items():
+        alive = (start <= time) & (end > time)
+        by_holder = np.bincount(holder[alive], size[alive], minlength=len(HOLDERS)).astype(np.int64)
+        assert by_holder.sum() == level
+        if time == memory["peak_t"]:
+            at_peak = {name: int(held) for name, held in zip(HOLDERS, by_holder, strict=True) if held}
+    (row,) = [row for row in measured_holders(trace) if row["moment"] == "peak"]
+    assert at_peak == {name: row[f"{name}_bytes"] for name in HOLDERS[:-2] if row[f"{name}_bytes"]}
+    assert len(at_peak) >= 4
+    assert (memory["merged"] > 0) == (budget < 100_000)
+
+
+def measured_holders(trace):
+    """The rows of `card_holders`."""
+    columns = card_holders.measure(trace)["card_holders"]
+    return list(Frame.from_columns(card_holders.CARD_HOLDERS.cast(columns, len(columns["counted_bytes"]))).rows())
+
+
+STATES = (
+    EngineState("", "snapshot.pickle", 100, "awake"),
+    EngineState("", "snapshot.pickle", 150, "asleep"),
+    EngineState("", "other.pickle", 1_000_200, "partly awake"),
+)
+
+
+def test_states_of_the_engine_are_on_the_page_from_the_begin_of_the_history(tmp_path):
+    """Both states are before the history: the last one holds at its begin. A later one is at its own time."""
+    allocator = Allocator()
+    allocator.alloc(MIB, stack("a"))
+    allocator.alloc(MIB, stack("b"))
+    blocks = build_blocks(loaded(tmp_path, allocator))
+    (begin,) = blocks.numbers["snapshot.start"].astype(np.int64) + blocks.base_ns
+    states = [replace(state, run=blocks.source.run, source=blocks.source.name) for state in STATES[:2]]
+    states.append(replace(states[0], ts_ns=int(begin) + 7_000, state="awake"))
+    states += [replace(states[0], ts_ns=10**19), replace(STATES[2], ts_ns=int(begin) + 5)]
+    page = Page(write_explorer_page(EMPTY, [blocks], ASSETS, CAUSE_ROWS, engines=states).text)
+    assert page.head["memories"][0]["marks"] == [[0, "asleep"], [7_000, "awake"]]
+
+
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 REAL_FILES = (
     "LfieLike+SketchKV2/my_snapshot.pickle",
@@ -166,7 +236,7 @@ def test_pieces_have_the_stack_that_allocated_them(tmp_path):
     allocator.free(gone)
     assert early
     page = written(build_blocks(loaded(tmp_path, allocator)))
-    start, end, size, path, before, _ = read_pieces(page)
+    start, end, size, path, before, *_ = read_pieces(page)
     found = sorted(zip(size.tolist(), before.tolist(), map(page.path, path.tolist()), strict=True))
     assert found == [
         (1_000, 1, ["job/train.py:4 main", "job/train.py:5 early"]),
@@ -247,7 +317,7 @@ def check_merged(whole, page):
         for of in (whole, page)
     ]
     assert exact[0] <= exact[1]
-    allocations = read_pieces(page)[5]
+    allocations = read_pieces(page)[6]
     assert int(allocations.sum()) + memory["hidden"] == memory["pieces"] == len(read_pieces(whole)[0])
     assert 0 < memory["merged"] <= int(allocations.sum())
 
@@ -285,7 +355,7 @@ def test_merged_pieces_never_exceed_the_truth_and_equal_it_at_the_peak(drawn, mo
     start, life, size, path = np.array(sorted(drawn), np.int64).T
     ones = np.ones(len(start), np.int64)
     span = 40
-    whole = HeldPieces(start, np.minimum(start + life, span + 1), size, path, ones * 0, ones)
+    whole = HeldPieces(start, np.minimum(start + life, span + 1), size, path, ones * 0, start % 3, ones)
     times = np.arange(span + 1)
 
     def list_bytes(pieces):

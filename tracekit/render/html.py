@@ -36,7 +36,9 @@ def render_html(report: Report, _options: RenderOptions) -> str:
     assets, items = read_page_assets(program=choose_page_program(processes)), _ITEMS
     while True:
         short, dropped = _trim_report(report, items)
-        page = write_explorer_page(short, processes, assets, timeline.causes, budget, timeline.critical, dropped)
+        page = write_explorer_page(
+            short, processes, assets, timeline.causes, budget, timeline.critical, dropped, timeline.engines
+        )
         size = len(page.text.encode())
         if size <= max(budget, MAX_PAGE_BYTES) or items < 2:
             return page.text

@@ -242,6 +242,28 @@ test("host threads, memory and icicles answer to keys", () =>
     assert.match(await page.textContent("#panel-memory .unseen li"), /train \(main\.py/);
   }));
 
+test("bands and the table at a moment are by call site or by holder", () =>
+  open("two.html", async (page) => {
+    await page.click("#tab-memory");
+    await page.waitForSelector("canvas.bands");
+    const answer = () => page.textContent("#panel-memory > div:last-child .answer");
+    const first = await answer();
+    await page.selectOption("#memory-by", "holder");
+    await settle(page);
+    const names = ["trainer state", "activations", "other in use"];
+    const legend = await page.$$eval("#panel-memory .legend > *", (all) => all.map(({ textContent }) => textContent));
+    assert.deepEqual(legend.slice(0, 3).sort(), [...names].sort());
+    assert.equal(await page.inputValue("#memory-by"), "holder");
+    assert.match(await page.textContent("#panel-memory .answer"), /Largest holder: (trainer state|activations|other in use), /);
+    assert.equal(await answer(), first, "the same bytes in as many allocations");
+    const holders = await page.$$eval("#panel-memory tbody tr", (all) => all.map(({ cells }) => cells[0].textContent));
+    assert.ok(holders.length && holders.every((name) => names.includes(name)), holders);
+    assert.match(await page.textContent("#panel-memory .foot"), /Serving engine, by the log: asleep from 0\sns\./);
+    await page.selectOption("#memory-by", "site");
+    await settle(page);
+    assert.match(await page.textContent("#panel-memory .answer"), /Largest site: /);
+  }));
+
 test("a snapshot alone shows issues and memory", () =>
   open("memory.html", async (page) => {
     await page.waitForSelector("canvas.bands");

@@ -364,12 +364,12 @@ function checkTexts(ledger, shown, report, exact, lengths) {
 async function checkMemory(ledger, page, exact, report, file) {
   const peaks = tableOf(file, "memory-peak", "snapshot_peaks");
   const sites = tableOf(file, "memory-peak", "live_peak");
-  const choices = await page.$$eval("#panel-memory select option", (all) => all.map(({ value }) => value));
+  const choices = await page.$$eval("#snapshot option", (all) => all.map(({ value }) => value));
   for (const number of choices) {
     const memory = exact.head.memories[number];
     const ofReport = peaks.find(({ source }) => source === memory.file);
     ledger.equal("snapshots", memory.peak, ofReport.peak_bytes, memory.file);
-    await page.selectOption("#panel-memory select", number);
+    await page.selectOption("#snapshot", number);
     await settle(page);
     const shown = await readShown(page);
     const [answer, moment] = textOf(shown, "panel-memory", "answer");

@@ -1,4 +1,4 @@
-"""Holders of a GPU's memory over time: by snapshots what PyTorch counts, by lines of a log what the whole GPU uses."""
+"""Holders of a GPU's memory over time: snapshots give the memory that PyTorch counts, logs that of the whole GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import make_run_heading
-from tracekit.job.memory.card_lines import MAX_LISTED, PARTS, CardLine, list_card_lines
+from tracekit.job.memory.card_lines import MAX_LISTED, CardLine, is_of_process, list_card_lines
+from tracekit.job.memory.card_timeline import CardMoment, insert_host_values, list_bar_parts, list_card_moments
 from tracekit.job.memory.snapshots import snapshot_levels, take_snapshot
-from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
+from tracekit.job.report.tables import MAX_ROWS, make_sheet, parse_headings
 from tracekit.job.run_log.values import HOST_USED, map_run_logs
+from tracekit.model.inputs.memory_pieces import HOLDER_TITLES, HOLDERS
 from tracekit.model.report import Chart, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Nullable
@@ -21,8 +23,8 @@ from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.tables.frame import Frame, concat, from_rows, texts
 from tracekit.model.tables.snapshots import DEVICE_KEYS, POINT, SLEEP_MARK
 from tracekit.model.thresholds import Thresholds
-from tracekit.model.trace import Measurements, Trace
-from tracekit.process.memory.holders import HOLDER_MOMENTS, HOLDERS, list_memory_holders
+from tracekit.model.trace import Measurements, Trace, derive_once
+from tracekit.process.memory.holders import HOLDER_MOMENTS, list_memory_holders
 from tracekit.process.memory.replay import add_memory_keys, concatenate_columns, replay_all_devices
 
 _DOCS = {
@@ -47,6 +49,7 @@ CARD_HOLDERS = Table(
         "moment": Column("category", " | ".join(HOLDER_MOMENTS) + ".", HOLDER_MOMENTS),
         "step": STEP,
         "at_ns": Column("Int64", "When, ns since the Unix epoch."),
+        "until_ns": Column("Int64", "When the next entry of the history follows; <NA>: none."),
         **{f"{name}_bytes": Column("int64", _DOCS[name]) for name in HOLDERS},
         "counted_bytes": Column("int64", "Sum of the holders: reserved, as PyTorch counts it."),
         "pausable_bytes": Column("int64", "Part in pools that may be unmapped."),
@@ -63,6 +66,7 @@ CARD_LINES = Table(
         "logged_pid": Column("Int64", "Process that printed it."),
         "logged_rank": Column("Int64", "Its rank."),
         "device": DEVICE,
+        "step": Column("Int64", "Step whose values the log prints next; <NA>: none."),
         "point": POINT,
         "mark": SLEEP_MARK,
         "allocated_bytes": Column("Int64", "Allocated by PyTorch, unmapped memory included."),
@@ -94,7 +98,8 @@ _COPIED = (
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure the holders at the moments of each memory, and copy the lines of logs about GPUs."""
     if trace.row_count("device_memory_lines"):
-        return {"card_lines": {name: trace.array("device_memory_lines", name) for name in _COPIED}}
+        copied = {name: trace.array("device_memory_lines", name) for name in _COPIED}
+        return {"card_lines": {**copied, "step": _find_line_steps(trace)}}
     if not trace.has("blocks") or not trace.has("memory_segments"):
         return {}
     parts: list[dict[str, Array]] = []
@@ -105,19 +110,39 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"card_holders": concatenate_columns(parts)}
 
 
+def _find_line_steps(trace: Trace) -> Nullable:
+    """Find the step of each line about a GPU: that of the next line with values of a step."""
+    known = trace.nullable("log_values", "step")
+    line, step = trace.numbers("log_values", "line")[~known.missing], known.values[~known.missing]
+    order = np.argsort(line, kind="stable")
+    place = np.searchsorted(line[order], trace.numbers("device_memory_lines", "line"))
+    return Nullable(np.append(step[order], 0)[place], place == len(line))
+
+
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
-    """Show the holders by moment and the GPU by the log; None without both."""
-    holders, lines = measured.frame("card_holders"), list_card_lines(measured)
-    if not len(holders) and not lines:
+    """Show who has the GPU's memory over time, by snapshots and the log; None without both."""
+    if not measured.row_count("card_holders") and not list_card_lines(measured):
         return None
-    moments = _list_moments(measured)
+    timeline = list_timeline(measured)
     return ANALYSIS.answered(
-        sheets=lambda: select_filled_sheets(
-            _make_holder_table(measured, moments), _make_line_table(measured, lines), _make_host_table(measured)
-        ),
-        caveats=lambda: _list_holder_caveats(moments, bool(lines)),
-        charts=lambda: _draw_holders(moments),
+        sheets=lambda: (_make_card_timeline(measured, timeline),),
+        caveats=lambda: _list_holder_caveats(timeline),
+        charts=lambda: _draw_timeline(timeline),
     )
+
+
+@derive_once
+def list_timeline(measured: Measurements) -> tuple[CardMoment, ...]:
+    """List the rows of the timeline; too many lines are limited to the last ones of processes with snapshots."""
+    moments = _list_moments(measured)
+    lines: Sequence[CardLine] = list_card_lines(measured)
+    if len(lines) > MAX_LISTED:
+        snapshots = list(moments.distinct("who").rows()) if len(moments) else []
+        known = [line for line in lines if not line.owner or any(is_of_process(line, each) for each in snapshots)]
+        lines = (known or lines)[-MAX_LISTED:]
+    timeline = list_card_moments(moments, lines)
+    insert_host_values(timeline, _list_host_values(measured))
+    return tuple(timeline)
 
 
 def _list_moments(measured: Measurements) -> Frame:
@@ -147,163 +172,176 @@ def _find_pinned_bytes(measured: Measurements, snapshot: Mapping[str, Any]) -> i
     return sizes[0] if sizes else None
 
 
-_HOLDER_HEADINGS = f"""
+_HOLDER_LINES = [
+    f"    {name} | {title} | bytes | {_DOCS[name]}" for name, title in zip(HOLDERS, HOLDER_TITLES, strict=True)
+]
+_IN_USE_LINES, _CACHED_LINES = "\n".join(_HOLDER_LINES[:-2]), "\n".join(_HOLDER_LINES[-2:])
+
+_HEADINGS = f"""
     who | process
-    step | step | id
-    moment | moment
-    trainer_state_bytes | trainer state | bytes | {_DOCS["trainer_state"]}
-    activations_bytes | activations | bytes | {_DOCS["activations"]}
-    other_bytes | other in use | bytes | {_DOCS["other"]}
-    weights_bytes | engine weights | bytes | {_DOCS["weights"]}
-    kv_cache_bytes | KV cache | bytes | {_DOCS["kv_cache"]}
-    regions_bytes | paused regions | bytes | {_DOCS["regions"]}
-    graphs_bytes | CUDA graphs | bytes | {_DOCS["graphs"]}
-    communication_bytes | communication | bytes | {_DOCS["communication"]}
-    unknown_bytes | unknown pools | bytes | {_DOCS["unknown"]}
-    pool_cache_bytes | unused in engine pools | bytes | {_DOCS["pool_cache"]}
-    cache_bytes | cached by PyTorch | bytes | {_DOCS["cache"]}
-    counted_bytes | counted | bytes | Sum of the holders: reserved, as PyTorch counts it.
-    pausable_bytes | may be unmapped | bytes | Part in pools of an engine with sleep mode, or of unknown use.
-    pinned_bytes | pinned | bytes | Pinned host memory that PyTorch reserves at the end.
-    source | snapshot
-"""
-
-
-def _make_holder_table(measured: Measurements, moments: Frame) -> Sheet:
-    """List the holders at every moment, without columns that are always 0."""
-    named = parse_headings(_HOLDER_HEADINGS)
-    empty = {f"{name}_bytes" for name in HOLDERS if not len(moments) or not moments[f"{name}_bytes"].any()}
-    headings = (*make_run_heading(measured), *(heading for heading in named if heading.name not in empty))
-    caption = "The holders sum to counted. PyTorch still counts memory that sleep mode has unmapped."
-    rows = moments if len(moments) else from_rows([heading.name for heading in named], [])
-    return make_sheet("card_holders", "Holders of GPU memory, as PyTorch counts it", headings, rows, caption=caption)
-
-
-_LINE_HEADINGS = """
-    owner | process
-    time | time
-    point | point | text | As the log names it.
-    mark | mark | text | By the name of the point: sleep (sleep, offload, pause), wake (wake, resume, onload).
-    used_bytes | really held | bytes | Used on the GPU by all processes.
-    allocated | allocated | bytes | By PyTorch in this process, unmapped memory included.
-    cached | cached | bytes | Reserved by PyTorch and not allocated, unmapped memory included.
+    time | time | text | Time of day on the log's clock; UTC where no clock of a log is known.
+    step | step | id | Of a line: the step whose values the log prints next.
+    moment | moment | text | Of a snapshot: step end, peak or end. Of a line: its name in the log.
+    mark | mark | text | By the name of the line: sleep (sleep, offload, pause), wake (wake, resume, onload).
+    engine | engine | text | State of the serving engine, after the last line that shows it.
+{_IN_USE_LINES}
+    in_use | in use, not split | bytes | Allocated by PyTorch at a line, where no snapshot shows the holders.
+{_CACHED_LINES}
+    counted | counted | bytes | Sum of the columns from trainer state on: reserved, as PyTorch counts it.
     unmapped | unmapped, at least | bytes | PyTorch counts it, and the GPU has it back.
     outside | outside PyTorch, at least | bytes | Other processes, CUDA context, NCCL, libraries.
     free | free | bytes
-    total_bytes | GPU | bytes | Sum of the five columns before it.
-    change_bytes | change | bytes | Change of the used memory since the previous line of the process.
-    freed_bytes | freed | bytes | By the sleep, as vLLM counts it.
-    host_used_bytes | host used | bytes | Used memory of the host, all processes included.
+    total | GPU | bytes | Sum of counted and the three columns before this one.
+    used | really held | bytes | Used on the GPU by all processes.
+    change | change | bytes | Change of the used memory since the previous line of the process.
+    freed | freed | bytes | By the sleep, as vLLM counts it.
+    pausable | may be unmapped | bytes | Part of counted in pools of an engine with sleep mode, or of unknown use.
+    pinned | pinned | bytes | Pinned host memory that PyTorch reserves at the end of a snapshot.
+    host_used | host used | bytes | Used memory of the host, all processes included.
+    host_change | host change | bytes | Since the step before.
+    source | snapshot
 """
 
-
-def _make_line_table(measured: Measurements, lines: Sequence[CardLine]) -> Sheet:
-    """List the lines of the logs, each split into parts that sum to the GPU's memory."""
-    names = ("run", "owner", "time", "point", "mark", *PARTS, *_LOGGED)
-    rows = [
-        (
-            *(getattr(line, name) for name in ("run", "owner", "time", "point", "mark")),
-            *line.split().values(),
-            *(getattr(line, name) for name in _LOGGED),
-        )
-        for line in lines[-MAX_LISTED:]
-    ]
-    headings = (*make_run_heading(measured), *parse_headings(_LINE_HEADINGS))
-    left_out = "" if len(lines) <= MAX_LISTED else f" The last {MAX_LISTED} of {len(lines):,} lines."
-    caption = f"allocated + cached + unmapped (negative) + outside + free = GPU.{left_out}"
-    return make_sheet("card_lines", "The GPU by lines of the log", headings, from_rows(names, rows), caption=caption)
+_LEFT_OUT_AT_0 = (*HOLDERS, "pausable")
+_OF_LINE = ("used", "total", "freed", "change")
 
 
-_LOGGED = ("total_bytes", "used_bytes", "change_bytes", "freed_bytes", "host_used_bytes")
+def _make_card_timeline(measured: Measurements, timeline: Sequence[CardMoment]) -> Sheet:
+    """List the rows of the timeline, without columns of memory that are always 0."""
+    rows = [_list_moment_cells(moment) for moment in timeline[-MAX_ROWS:]]
+    used = {name for row in rows for name, size in row.items() if name not in _LEFT_OUT_AT_0 or size}
+    headings = [heading for heading in parse_headings(_HEADINGS) if heading.name in used]
+    caption = "The columns up to counted sum to it. PyTorch still counts memory that sleep mode has unmapped."
+    if any(moment.line is not None for moment in timeline):
+        caption += " counted + unmapped (negative) + outside + free = GPU."
+    if len(rows) < len(timeline):
+        caption += f" The last {len(rows):,} of {len(timeline):,} rows."
+    names = ("run", *(heading.name for heading in headings))
+    table = from_rows(names, [[row.get(name) for name in names] for row in rows])
+    return make_sheet(
+        "card_timeline",
+        "Holders of GPU memory over time",
+        (*make_run_heading(measured), *headings),
+        table,
+        caption=caption,
+    )
 
 
-def _make_host_table(measured: Measurements) -> Sheet:
-    """List the host memory that the log gives for each step, and its change since the step before."""
-    rows: list[tuple[Any, ...]] = []
+def _list_moment_cells(moment: CardMoment) -> dict[str, Any]:
+    """List the cells of one row of the timeline."""
+    cells: dict[str, Any] = {
+        name: getattr(moment, name) for name in ("run", "time", "step", "moment", "mark", "engine", "pausable")
+    }
+    cells |= {name: getattr(moment, name) for name in ("pinned", "host_used", "host_change", "source")}
+    cells["who"] = moment.who or None
+    split = moment.get_split()
+    cells |= {name: split.get(name) for name in ("unmapped", "outside", "free")}
+    if moment.holders is not None:
+        cells |= {**moment.holders, "counted": moment.counted}
+    elif split.get("allocated") is not None:
+        cells |= {"in_use": split["allocated"], "cache": split["cached"], "counted": moment.counted}
+    if moment.line is not None:
+        cells |= {name: getattr(moment.line, f"{name}_bytes") for name in _OF_LINE}
+    return cells
+
+
+def _list_host_values(measured: Measurements) -> Iterator[tuple[str | None, str, int, int]]:
+    """List the used memory of hosts that logs give for steps: (run, name, step, bytes)."""
     for log in map_run_logs(measured).values():
         for name, values in log.series.items():
             if HOST_USED.fullmatch(name):
                 known = np.flatnonzero(np.isfinite(values) & (values >= 0) & (values < MAX_HOST_GIB))
-                sizes = np.rint(values[known] * 2**30).astype(np.int64)
-                changes = [None, *np.diff(sizes).tolist()]
-                steps = log.step[known].tolist()
-                rows += zip(repeat(log.run), steps, repeat(name), sizes.tolist(), changes, strict=False)
-    headings = (
-        *make_run_heading(measured),
-        *parse_headings("""
-            step | step | id
-            name | value | text | As the log names it.
-            used_bytes | host used | bytes
-            change_bytes | change | bytes | Since the step before.
-        """),
-    )
-    table = from_rows(("run", "step", "name", "used_bytes", "change_bytes"), rows[-MAX_LISTED:])
-    return make_sheet("card_hosts", "Host memory by step, by the log", headings, table)
+                sizes = np.rint(values[known] * 2**30).astype(np.int64).tolist()
+                yield from zip(repeat(log.run), repeat(name), log.step[known].tolist(), sizes, strict=False)
 
 
 MAX_HOST_GIB = 2**20
 """No host has more memory: such a value has another unit."""
 
 
-def _list_holder_caveats(moments: Frame, has_lines: bool) -> Iterator[str]:
-    """List the limits of both tables."""
-    if len(moments):
+def _list_holder_caveats(timeline: Sequence[CardMoment]) -> Iterator[str]:
+    """List the limits of the timeline."""
+    snapshots = [moment for moment in timeline if moment.source is not None]
+    lines = [moment for moment in timeline if moment.line is not None]
+    if snapshots:
         yield "sizes of holders are requested bytes; rounding by the allocator counts as cached or unused"
-        if moments["pausable_bytes"].any():
-            yield "whether a pool is unmapped is not recorded in a snapshot: compare with the log's lines or nvidia-smi"
-        if not has_lines:
-            yield "memory outside PyTorch and free memory are unknown: the log has no line with the memory used on the GPU"
-    if has_lines:
-        yield "used memory includes all processes on the GPU"
-
-
-def _draw_holders(moments: Frame) -> Iterator[Chart]:
-    """Draw the holders of the GPU with the highest peak, a stacked bar per moment."""
-    if not len(moments):
+    if any(moment.pausable for moment in snapshots):
+        yield "whether a pool is unmapped is not recorded in a snapshot: compare with the log's lines or nvidia-smi"
+    if not lines:
+        yield "memory outside PyTorch and free memory are unknown: the log has no line with the memory used on the GPU"
         return
-    highest = int(moments["counted_bytes"].argmax())
-    of_gpu = moments.equals("who", moments.values("who")[highest]) & moments.equals(
-        "run", moments.values("run")[highest]
-    )
-    every = list(moments.filter(of_gpu).rows())
-    rows = every[-MAX_DRAWN:]
-    used = [name for name in HOLDERS if any(row[f"{name}_bytes"] for row in rows)]
-    marks = tuple(
-        (place, series, row[f"{name}_bytes"])
-        for place, row in enumerate(rows)
-        for series, name in enumerate(used)
-        if row[f"{name}_bytes"]
-    )
+    yield "used memory includes all processes on the GPU"
+    if any(moment.mark for moment in lines):
+        yield "an engine counts as asleep or awake from a line that reports it to the next one"
+    if snapshots:
+        yield from _list_clock_caveats(lines)
+
+
+def _list_clock_caveats(lines: Sequence[CardMoment]) -> Iterator[str]:
+    """List the limits of placing snapshots between lines of a log."""
+    if not any(moment.unix_ns for moment in lines):
+        yield "no time zone, or more than one, puts the snapshots into the log: rows are in order of steps, not of time"
+    if any(moment.holders is not None for moment in lines):
+        yield "holders at a line are those of a snapshot at that time with the same memory, to the precision of the log"
+
+
+def _draw_timeline(timeline: Sequence[CardMoment]) -> Iterator[Chart]:
+    """Draw the GPU with the highest count, a stacked bar per row; the state of the engine is in the names of the rows."""
+    drawable = [moment for moment in timeline if any(list_bar_parts(moment))]
+    if not drawable:
+        return
+    # Of a line without holders the process may be unknown.
+    highest = max(drawable, key=lambda moment: (moment.holders is not None, moment.counted or 0))
+    every = [moment for moment in drawable if (moment.run, moment.who) == (highest.run, highest.who)]
+    bars = every[-MAX_DRAWN:]
+    parts = [dict(list_bar_parts(moment)) for moment in bars]
+    used = [name for name in _TITLES if any(part.get(name) for part in parts)]
     yield Chart(
         "card-holders",
-        f"Holders of the memory of {rows[0]['who']}, as PyTorch counts it",
+        f"Holders of the memory of {highest.who or 'one GPU'}",
         "bars",
-        marks,
+        tuple(_list_holder_marks(parts, used)),
         tuple(_TITLES[name] for name in used),
-        tuple(_name_moment(row) for row in rows),
+        tuple(map(_name_bar, bars)),
         unit="bytes",
-        caption="PyTorch still counts memory that sleep mode has unmapped.",
-        omitted=(len(every) - len(rows)) * len(used),
+        caption="A bar with free memory is the whole GPU. Other bars are the memory that PyTorch counts, unmapped memory included.",
+        omitted=(len(every) - len(bars)) * len(used),
     )
+
+
+def _list_holder_marks(parts: Sequence[Mapping[str, int]], names: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """List the marks of bars: (row, series, bytes) of each part that is not empty."""
+    for place, part in enumerate(parts):
+        yield from ((place, series, part[name]) for series, name in enumerate(names) if part.get(name))
 
 
 MAX_DRAWN = 40
-"""Most moments that are drawn: the last ones."""
+"""Most rows that are drawn: the last ones."""
 
-_TITLES = {heading.name.removesuffix("_bytes"): heading.title for heading in parse_headings(_HOLDER_HEADINGS)}
+_TITLES = {
+    **dict(zip(HOLDERS, HOLDER_TITLES, strict=True)),
+    "in_use": "in use, not split",
+    "mapped_pools": "engine pools, mapped at most",
+    "used": "used by all processes",
+    "outside": "outside PyTorch",
+    "free": "free",
+}
 
 
-def _name_moment(row: Mapping[str, Any]) -> str:
-    """Name a moment: `step 2, peak`."""
-    if row["step"] is None:
-        return str(row["moment"])
-    return f"step {row['step']}" if row["moment"] == "step end" else f"step {row['step']}, {row['moment']}"
+def _name_bar(moment: CardMoment) -> str:
+    """Name a row of the timeline by its time, or by its step without one: `10:00:40 After rollout offload (asleep)`."""
+    step = None if moment.step is None else f"step {moment.step}"
+    place = moment.time or step
+    is_end = moment.moment == "step end" and step is not None
+    text = f"end of {step}" if is_end else moment.moment
+    state = f" ({moment.engine})" if moment.engine else ""
+    return f"{place} {text}{state}" if place else f"{text}{state}"
 
 
 ANALYSIS = Analysis(
     id="card-holders",
     title="Who uses the GPU's memory, while engines sleep and wake?",
-    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations", "device_memory_lines"),
+    reads=("allocations", "memory_segments", "blocks", "stacks", "annotations", "device_memory_lines", "log_values"),
     writes=(CARD_HOLDERS, CARD_LINES),
     rests_on=("run_log", "snapshot_levels"),
     measure=measure,

@@ -29,6 +29,7 @@ from tracekit.model.tables.keys import count_earlier_members, group_arrays, look
 from tracekit.model.text.labels import format_numbered_word, join_phrase, name_rank_or_pid, truncate_with_hash
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.process.memory.allocation_stages import find_survivor_stages
 from tracekit.process.memory.call_sites import format_frames
 from tracekit.process.memory.live import look_up_sites
 from tracekit.process.memory.survivors import find_growing_stacks, find_surviving_memory
@@ -55,13 +56,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         parts.append({**grown, "basis": repeat_text("step", len(grown["stack"]))})
     return {
         "snapshot_windows": {**windows, "step": windows_step},
-        "survivors": _name_survivors(trace, parts),
+        "survivors": _name_survivors(trace, parts, survived.blocks),
         "survivor_blocks": survived.blocks,
     }
 
 
-def _name_survivors(trace: Trace, parts: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Join parts of the table `survivors`, with the site and the frames of each stack."""
+def _name_survivors(trace: Trace, parts: Sequence[Mapping[str, Any]], blocks: Mapping[str, Any]) -> dict[str, Array]:
+    """Join parts of the table `survivors`, with the site, the frames and the stage of each stack."""
     table = TABLES["survivors"]
     rows = concatenate_parts([table.cast_arrays(part, len(part["stack"]), tuple(KEYS)) for part in parts])
     # The stacks that grow within the snapshot come first.
@@ -75,7 +76,12 @@ def _name_survivors(trace: Trace, parts: Sequence[Mapping[str, Any]]) -> dict[st
     site = Coded(np.where(site.codes < 0, unnamed, site.codes), (*site.texts, NO_STACK, NO_FRAMES))
     place, is_named = look_up_keys(keys, stack.values)
     codes = np.where(is_named & ~stack.missing, place, len(frames) + site.codes)
-    return {**rows, "site": trim_texts(site), "frames": trim_texts(Coded(codes, (*frames, *site.texts)))}
+    return {
+        **rows,
+        "site": trim_texts(site),
+        "frames": trim_texts(Coded(codes, (*frames, *site.texts))),
+        "stage": find_survivor_stages(trace, stack, blocks),
+    }
 
 
 def _join_frames(trace: Trace, wanted: Ints) -> tuple[Ints, list[str]]:
@@ -120,6 +126,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 _LEAK_HEADINGS = parse_headings("""
     who | process
     site | allocated at
+    stage | in stage | text | Stage that allocates it: by ranges of the snapshot, or by functions of the stack.
     growth | growth | bytes | Requested bytes, from the first time after warm-up to the last.
     per_step | per step | bytes | Per snapshot where steps are not numbered.
     cohorts | alive of | text | Blocks of how many snapshots (steps) are alive at the end.
@@ -137,6 +144,7 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Shee
             leak.process[0],
             _name_leak_owner(leak),
             leak.site,
+            leak.stage,
             leak.growth,
             round(leak.per_step),
             f"{leak.cohorts} of {leak.windows}",

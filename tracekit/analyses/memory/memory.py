@@ -43,6 +43,7 @@ _DEVICE_TYPE = Column(
 )
 
 _LEVELS = {
+    "begin_bytes": Column("Int64", "Allocated when it began."),
     "floor_bytes": Column("Int64", "Minimum allocated."),
     "end_bytes": Column("Int64", "Allocated when it ended."),
     "peak_bytes": Column("Int64", "Peak allocated."),

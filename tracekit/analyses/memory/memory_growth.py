@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import phrase_run
 from tracekit.job.memory.forecast import SLOWING, Projection, project_stacks, project_trend
+from tracekit.job.memory.growth_stages import find_growth_stage
 from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
 from tracekit.job.memory.survivors import FEW_TIMES, OWNER, KeptStack, find_kept_stacks, match_failures
 from tracekit.job.memory.trend import (
@@ -61,6 +62,10 @@ _BOUND_IT = (
 """Advice for blocks that are kept, and for blocks that larger ones replace."""
 
 _GOES_DOWN = "every stack with more memory at the end had less in between: this looks like a queue or a cache"
+
+_STAGE_IS_NET = (
+    "the stage is the one whose net change per step is the growth: which of its blocks are kept is not recorded"
+)
 
 MAX_PLACES = 8
 """Most places of one finding."""
@@ -213,7 +218,8 @@ def _describe_kept_stack(
     units = "steps" if worst.basis == "step" else "snapshots"
     fate = f"is allocated again, larger, in each {unit}" if worst.is_regrown else "is kept"
     more = format_quantity(round(worst.per_step), "bytes")
-    claim = f"memory allocated in {worst.site} {fate}: {more} more per {unit}"
+    place = worst.site if worst.stage is None else f"{worst.site} (stage {worst.stage})"
+    claim = f"memory allocated in {place} {fate}: {more} more per {unit}"
     if len(at_site) > 1:
         claim += f", on {len(at_site)} devices"
     claim += ahead.claim(unit) + where
@@ -245,7 +251,7 @@ def _describe_kept_stack(
 def _locate_kept_stack(keeper: KeptStack) -> Place:
     """Locate a stack."""
     run, role, rank, *_, device = keeper.process
-    return Place(run=run, role=role, rank=rank, device=device, name=keeper.frames)
+    return Place(run=run, role=role, rank=rank, device=device, stage=keeper.stage, name=keeper.frames)
 
 
 def _list_total_growth(slope: Slope | None, answer: Label | None, unit: str) -> tuple[Metric, ...]:
@@ -401,7 +407,10 @@ def _describe_group(
     stairs = None
     if answer == "stairs":
         stairs = find_staircase(worst.level) or find_staircase(level)
-    claim += f" by {_describe_growth(slope, stairs)}{ahead.claim()}{phrase_run(measured, worst.of.run)}"
+    stage = _find_common_stage(measured, grows)
+    claim += f" by {_describe_growth(slope, stairs)}"
+    claim += f", allocated in stage {stage}" if stage else ""
+    claim += f"{ahead.claim()}{phrase_run(measured, worst.of.run)}"
     if filling:
         claim += _advise_longer_recording(len(worst.x), "steps")
     numbers = (*_list_trend_numbers(worst, slope, floor, p, len(grows)), *ahead.evidence())
@@ -412,9 +421,12 @@ def _describe_group(
         "find objects that outlive a step: losses and metrics kept with their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         numbers,
-        tuple(_locate_series(grower) for grower in grows[:MAX_PLACES]),
+        tuple(_locate_series(grower, stage) for grower in grows[:MAX_PLACES]),
         instances=_pick_growing_steps(measured, worst.of),
-        caveats=tuple(_list_growth_caveats(worst, ahead, firm=firm, goes_down=goes_down)),
+        caveats=(
+            *_list_growth_caveats(worst, ahead, firm=firm, goes_down=goes_down),
+            *((_STAGE_IS_NET,) if stage else ()),
+        ),
     )
 
 
@@ -453,11 +465,17 @@ def _rate_growth(soon: bool, filling: bool, large: bool) -> Severity:
     return "high" if soon else "medium" if large else "low"
 
 
-def _locate_series(grower: Series) -> Place:
+def _find_common_stage(measured: Measurements, grows: Sequence[Series]) -> str | None:
+    """Find the stage in which the growth of all series is allocated; None if it is unknown or not the same."""
+    stages = {find_growth_stage(measured, grower) for grower in grows}
+    return stages.pop() if len(stages) == 1 else None
+
+
+def _locate_series(grower: Series, stage: str | None) -> Place:
     """Locate the rank whose memory grows, and its GPU."""
     owner = grower.of
     device = owner.device if owner.kind != "CPU" else None
-    return Place(run=owner.run, role=owner.role, rank=owner.rank, device=device)
+    return Place(run=owner.run, role=owner.role, rank=owner.rank, device=device, stage=stage)
 
 
 def _list_growth_caveats(worst: Series, ahead: Projection, *, firm: bool, goes_down: bool) -> Iterator[str]:
@@ -481,6 +499,7 @@ ANALYSIS = Analysis(
     reads=("allocations", "blocks", "annotations", "memory_log", "log_values"),
     writes=(STEP_LEVELS,),
     rests_on=(
+        "card_lines",
         "device_sizes",
         "memory_peaks",
         "memory_pools",

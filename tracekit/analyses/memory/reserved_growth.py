@@ -18,11 +18,18 @@ from tracekit.job.report.instances import pick_instances
 from tracekit.job.report.tables import make_sheet, parse_headings
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Instance, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.stats.trend import GROWS, Slope, compute_theil_sen, label_growth, measure_growth
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import select_all_rows
+from tracekit.model.tables.columns import DEVICE
 from tracekit.model.tables.frame import Frame, from_rows, sum_of
+from tracekit.model.tables.keys import group_arrays, sum_by_group
+from tracekit.model.tables.snapshots import POOL
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import format_quantity
+from tracekit.process.memory.allocation_stages import list_new_segments
 from tracekit.process.memory.pools import PAUSABLE
 from tracekit.process.memory.space import DEFAULT_POOL
 
@@ -71,10 +78,26 @@ class ReservedSeries:
     snapshots: Frame
 
 
+NEW_SEGMENTS = Table(
+    "new_segments",
+    "segments of one stage and pool that a snapshot's history allocated, in use or cached at its end",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "pool": POOL,
+        "stage": Column("category", "Stage that allocated them: a range as recorded, or a function of the stack."),
+        "size_bytes": Column("int64", "Bytes."),
+    },
+)
+
+
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Measure nothing: other questions measure the free space of snapshots."""
-    del trace
-    return {}
+    """Sum the segments that the history allocated by stage; other questions measure the free space."""
+    if not trace.has("memory_segments") or not trace.has("allocations"):
+        return {}
+    keys, size = list_new_segments(trace)
+    group, first = group_arrays([*keys.values()])
+    return {"new_segments": {**select_all_rows(keys, first), "size_bytes": sum_by_group(group, size, len(first))}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
@@ -97,11 +120,7 @@ def _list_series(measured: Measurements) -> Iterator[ReservedSeries]:
     windows = windows.filter(~windows.is_missing("window"))
     if not len(space) or not len(windows):
         return
-    pools = measured.frame("memory_pools")
-    pausable = pools.filter(pools.is_in("class", PAUSABLE)).select(*SNAPSHOT_KEYS, "pool")
-    if len(pausable):
-        keys = (*SNAPSHOT_KEYS, "pool")
-        space = space.filter(~space.is_among(pausable, keys, optional=keys))
+    space = _drop_pausable_pools(measured, space, (*SNAPSHOT_KEYS, "pool"))
     is_default = space.equals("pool", DEFAULT_POOL)
     space = space.with_columns(
         stranded=np.where(is_default, space["stranded_bytes"], 0),
@@ -157,13 +176,35 @@ def _judge_series(
     slopes = {name: compute_theil_sen(series.steps, levels) for name, levels in series.parts.items()}
     total = series.reserved[-1] - series.reserved[reserved.warm_up]
     is_large = label == "strong" and total >= limit["growth_bytes"]
-    return _describe(series, reserved.slope, slopes, reserved.warm_up, is_large=is_large, where=where)
+    stage = _find_segment_stage(measured, series, reserved.warm_up)
+    return _describe(series, reserved.slope, slopes, stage, reserved.warm_up, is_large=is_large, where=where)
+
+
+def _find_segment_stage(measured: Measurements, series: ReservedSeries, warm_up: int) -> str | None:
+    """Find the stage that allocates more than half of the bytes of new segments; None without one."""
+    segments = _drop_pausable_pools(measured, measured.frame("new_segments"), ("source", "pid", "device", "pool"))
+    snapshots = series.snapshots.take(slice(warm_up, None)).select("source", "pid", "device")
+    keys = ("source", "pid", "device")
+    segments = segments.filter(segments.is_among(snapshots, keys, optional=keys))
+    sizes: dict[str | None, int] = {}
+    for row in segments.rows("stage", "role", "size_bytes"):
+        stage = None if row["stage"] is None else get_canonical_stage(row["stage"], row["role"])
+        sizes[stage] = sizes.get(stage, 0) + row["size_bytes"]
+    return next((stage for stage, size in sizes.items() if 2 * size > sum(sizes.values())), None)
+
+
+def _drop_pausable_pools(measured: Measurements, rows: Frame, keys: tuple[str, ...]) -> Frame:
+    """Drop the rows of pools that may be unmapped."""
+    pools = measured.frame("memory_pools")
+    pausable = pools.filter(pools.is_in("class", PAUSABLE) & pools.equals("memory", "device")).select(*keys)
+    return rows.filter(~rows.is_among(pausable, keys, optional=keys)) if len(pausable) else rows
 
 
 def _describe(
     series: ReservedSeries,
     slope: Slope,
     slopes: Mapping[str, Slope | None],
+    stage: str | None,
     warm_up: int,
     *,
     is_large: bool,
@@ -179,8 +220,10 @@ def _describe(
     if cause is not None:
         claim += f": it lies {cause.where}"
         advice = cause.advice
+    if stage is not None:
+        claim += f"; stage {stage} allocates most of the new segments"
     run, role, rank, *_, device = series.owner
-    place = Place(run=run, role=role, rank=rank, device=device)
+    place = Place(run=run, role=role, rank=rank, device=device, stage=stage)
     low, high = round(slope.low), round(slope.high)
     return Finding(
         "reserved-growth",
@@ -224,6 +267,7 @@ _LABELS = {
 
 _HEADINGS = parse_headings("""
     who | process
+    stage | new segments in stage | text | The stage that allocates more than half of their bytes.
     snapshots | snapshots | count
     reserved | reserved | bytes | At the end of the last snapshot, without pools that may be unmapped.
     in_use | in use | bytes | Requested bytes then.
@@ -245,6 +289,7 @@ def _make_table(measured: Measurements, all_series: list[ReservedSeries]) -> She
         row = (
             series.owner[0],
             series.who,
+            _find_segment_stage(measured, series, warm_up=0),
             len(series.steps),
             int(series.reserved[-1]),
             int(series.in_use[-1]),
@@ -259,7 +304,8 @@ def _make_table(measured: Measurements, all_series: list[ReservedSeries]) -> She
 ANALYSIS = Analysis(
     id="reserved-growth",
     title="Does reserved memory grow while no more is in use?",
-    reads=("memory_segments",),
+    reads=("allocations", "memory_segments", "stacks", "annotations"),
+    writes=(NEW_SEGMENTS,),
     rests_on=("free_space", "memory_pools", "snapshot_levels", "snapshot_windows"),
     rules=("reserved-growth",),
     thresholds={

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tracekit.job.memory.log_clock import add_missing_years
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements, derive_once
 
@@ -16,7 +17,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CardLine:
-    """One line: `owner` names its process, `time` the time of day; the sizes are None where the line lacks them.
+    """One line: `owner` names its process, `logged_ns` is its time; the sizes are None where the line lacks them.
 
     `change_bytes` is the change of the used memory since the previous line of the process.
     """
@@ -27,7 +28,9 @@ class CardLine:
     line: int
     pid: int | None
     rank: int | None
-    time: str | None
+    device: int | None
+    step: int | None
+    logged_ns: int | None
     point: str | None
     mark: str | None
     allocated_bytes: int | None
@@ -38,8 +41,10 @@ class CardLine:
     host_used_bytes: int | None
     change_bytes: int | None
 
-    def split(self) -> dict[str, int | None]:
-        """Split the GPU's memory: all but `counted` are parts, which sum to the total where all are known.
+    def split(self, counted_bytes: int | None = None) -> dict[str, int | None]:
+        """Split the GPU's memory into parts, which sum to the total where all are known.
+
+        With `counted_bytes`, the reserved bytes of a snapshot at the line, PyTorch's part is that: a line rounds it.
 
         Memory that PyTorch counts beyond the used memory is unmapped for certain. Used memory beyond PyTorch's count
         is outside PyTorch for certain. More of both is possible, in equal amounts.
@@ -49,12 +54,16 @@ class CardLine:
         if used is None or total is None:
             return parts
         parts["free"] = total - used
-        if reserved is None or allocated is None or allocated > reserved:
+        if counted_bytes is not None:
+            reserved = counted_bytes
+        elif reserved is None or allocated is None or allocated > reserved:
             return parts
-        parts["allocated"], parts["cached"] = allocated, reserved - allocated
+        else:
+            parts["allocated"], parts["cached"] = allocated, reserved - allocated
         parts["unmapped"] = -max(reserved - used, 0)
         parts["outside"] = max(used - reserved, 0)
-        assert sum(size or 0 for size in parts.values()) == total, "the parts of a line sum to the GPU's memory"
+        known = sum(size or 0 for size in (counted_bytes, *parts.values()))
+        assert known == total, "the parts of a line sum to the GPU's memory"
         return parts
 
 
@@ -67,14 +76,15 @@ def list_card_lines(measured: Measurements) -> tuple[CardLine, ...]:
     """List the lines of all logs, in order."""
     frame = measured.frame("card_lines")
     lines: list[CardLine] = []
-    last_used: dict[tuple[Any, ...], int] = {}
-    for row in frame.sort("run", "source", "line").rows():
-        owner = (row["run"], row["source"], row["logged_pid"], row["logged_rank"], row["device"])
-        used = row["used_bytes"]
-        change = None if used is None or owner not in last_used else used - last_used[owner]
-        if used is not None:
-            last_used[owner] = used
-        lines.append(_make_card_line(row, change))
+    for log in frame.sort("run", "source", "line").group_by("run", "source").frames():
+        last_used: dict[tuple[Any, ...], int] = {}
+        for row, logged_ns in zip(log.rows(), add_missing_years(log.values("logged_ns")), strict=True):
+            owner = (row["logged_pid"], row["logged_rank"], row["device"])
+            used = row["used_bytes"]
+            change = None if used is None or owner not in last_used else used - last_used[owner]
+            if used is not None:
+                last_used[owner] = used
+            lines.append(_make_card_line({**row, "logged_ns": logged_ns}, change))
     return tuple(lines)
 
 
@@ -86,7 +96,9 @@ def _make_card_line(row: Mapping[str, Any], change_bytes: int | None) -> CardLin
         owner=_name_line_owner(row),
         pid=row["logged_pid"],
         rank=row["logged_rank"],
-        time=_format_time_of_day(row["logged_ns"]),
+        device=row["device"],
+        step=row["step"],
+        logged_ns=row["logged_ns"],
         point=row["point"],
         mark=None if row["mark"] == "none" else row["mark"],
         change_bytes=change_bytes,
@@ -100,7 +112,7 @@ def _name_line_owner(row: Mapping[str, Any]) -> str:
     return "" if row["logged_pid"] is None else f"process {row['logged_pid']}"
 
 
-def _format_time_of_day(ns: int | None) -> str | None:
+def format_time_of_day(ns: int | None) -> str | None:
     """Format the time of day of a log's clock: `10:00:00`."""
     if ns is None:
         return None
@@ -113,19 +125,20 @@ def describe_held_memory(measured: Measurements, snapshot: Mapping[str, Any]) ->
 
     `Really held: 110.7 GiB of 139.8 (log line of 10:00:00)`. Lines of all processes on the GPU count the same memory.
     """
-    lines = [line for line in list_card_lines(measured) if _is_of_process(line, snapshot)]
+    lines = [line for line in list_card_lines(measured) if is_of_process(line, snapshot)]
     held = [(line.used_bytes, line.total_bytes, line) for line in lines if line.used_bytes and line.total_bytes]
     if not held:
         return None
     (low, _, least), (high, total, most) = (pick(held, key=lambda size: size[0]) for pick in (min, max))
     if len(held) == 1:
-        at = f"log line of {most.time}" if most.time else f"line {most.line} of {most.source}"
+        time = format_time_of_day(most.logged_ns)
+        at = f"log line of {time}" if time else f"line {most.line} of {most.source}"
         return f"Really held: {_format_gib(high)} GiB of {_format_gib(total)} ({at})"
     places = (f"{_format_gib(size)} GiB {_name_place(line)}" for size, line in ((low, least), (high, most)))
     return f"Really held, of {_format_gib(total)} GiB: from {' to '.join(places)} ({len(held)} log lines)"
 
 
-def _is_of_process(line: CardLine, snapshot: Mapping[str, Any]) -> bool:
+def is_of_process(line: CardLine, snapshot: Mapping[str, Any]) -> bool:
     """Check whether a line is of the process of a snapshot: by its pid, or its rank if a pid is unknown."""
     if line.run != snapshot["run"]:
         return False

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from tracekit.job.frames import make_run_heading
+from tracekit.job.memory.growth_stages import find_growth_stage
 from tracekit.job.memory.trend import FLOOR, Series, group_series, measure_median_growth
 from tracekit.job.report.tables import make_sheet, parse_headings, select_filled_sheets
 from tracekit.model.report import Heading, Ranked, Sheet
 from tracekit.model.stats.sawtooth import find_sawtooth
-from tracekit.model.stats.trend import Growth, GrowthLimits, Label, fit_least_squares, label_growth
+from tracekit.model.stats.trend import GROWS, Growth, GrowthLimits, Label, fit_least_squares, label_growth
 from tracekit.model.tables.frame import Frame, from_rows
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
@@ -39,6 +40,7 @@ _TREND_HEADINGS = parse_headings("""
     memory | memory of
     quantity | what | text | requested and allocated are judged; reserved and peaks grow without a leak.
     answer | trend
+    stage | allocated in stage | text | The one stage whose net change per step is the growth.
     slope | growth per step | bytes | Median of the slopes of all pairs of steps after the warm-up.
     low | 90 % CI low | bytes | All pairs where there are few.
     high | 90 % CI high | bytes
@@ -61,6 +63,7 @@ def make_trend_table(
     """List every series with its slope, interval, p, detectable slope and trend; medians of ranks last."""
     rows = [
         _make_row(item, _describe_trend(item, answer, limits.flat), p)
+        | {"stage": find_growth_stage(measured, item) if answer in GROWS else None}
         for item, answer, p in zip(every_series, labels, corrected, strict=True)
     ]
     for group in group_series(every_series):
@@ -71,7 +74,7 @@ def make_trend_table(
             answer = _describe_label(middle, label_growth(middle, limits), numbered=item.numbered)
             rows.append(
                 _make_row(item, answer, middle.p)
-                | {"who": f"median of {len(members)}", "floor": None, **_list_slope(middle)}
+                | {"who": f"median of {len(members)}", "floor": None, "stage": None, **_list_slope(middle)}
             )
     headings = (*make_run_heading(measured), *_TREND_HEADINGS)
     return make_sheet(
@@ -79,7 +82,7 @@ def make_trend_table(
         "Growth from step to step",
         headings,
         _list_cells(headings, rows),
-        ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer"), kind="memory"),
+        ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer", "stage"), kind="memory"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
+from tracekit.model.stages import get_canonical_stage
 from tracekit.model.stats.staircase import find_staircase, slows_down
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns, make_nullable_numbers
@@ -36,7 +38,8 @@ class KeptStack:
     `cohorts` counts the steps with blocks that are still alive, `windows` the steps compared, `basis` is
     `snapshot` or `step` (within one snapshot). `numbered`: steps have numbers. `levels` are the
     bytes at each of the times compared, `at` the step (else the place in order) of each.
-    `is_regrown`: earlier blocks are freed, and larger ones take their place.
+    `is_regrown`: earlier blocks are freed, and larger ones take their place. `stage` is the canonical name of the stage
+    that allocates most of the memory; None if unknown.
     """
 
     process: tuple[Any, ...]
@@ -53,6 +56,7 @@ class KeptStack:
     levels: tuple[int, ...]
     at: tuple[float, ...]
     is_regrown: bool = False
+    stage: str | None = None
 
     @property
     def per_step(self) -> float:
@@ -227,6 +231,7 @@ def _find_kept_in_process(rows: Frame, windows: Frame | None, limit: Mapping[str
         is_kept, is_regrown = _judge_levels(levels, warm_up, cohorts, limit)
         step, numbered = _list_steps(times, count, warm_up)
         named = list(of_snapshot.take(stacks.first).rows("site", "frames"))
+        stages = _pick_stages(of_snapshot, stacks.number)
         levels = levels[:, warm_up:]
         for grown in np.flatnonzero(is_kept | is_regrown).tolist():
             yield KeptStack(
@@ -244,7 +249,17 @@ def _find_kept_in_process(rows: Frame, windows: Frame | None, limit: Mapping[str
                 tuple(levels[grown].tolist()),
                 step,
                 bool(is_regrown[grown]),
+                stages.get(grown),
             )
+
+
+def _pick_stages(rows: Frame, code: Ints) -> dict[int, str]:
+    """Pick the stage of each stack that has one: that of most times, the first by name of equals."""
+    counts: dict[int, Counter[str]] = {}
+    for stack, stage, role in zip(code.tolist(), rows.values("stage"), rows.values("role"), strict=True):
+        if stage is not None:
+            counts.setdefault(stack, Counter())[get_canonical_stage(stage, role)] += 1
+    return {stack: min(found, key=lambda stage: (-found[stage], stage)) for stack, found in counts.items()}
 
 
 def _judge_levels(all_levels: Ints, warm_up: int, cohorts: Ints, limit: Mapping[str, float]) -> tuple[Bools, Bools]:

@@ -13,11 +13,24 @@ GRIDS = (4_096, 1_024, 256, 64, 16, 4, 1)
 """Numbers of equal parts of the time to which lifetimes of small pieces are cut, the finest first."""
 
 
+HOLDERS = (
+    *("trainer_state", "activations", "other", "weights", "kv_cache"),
+    *("regions", "graphs", "communication", "unknown", "pool_cache", "cache"),
+)
+"""Holders. `pool_cache` and `cache` are reserved and not requested: of pools that may be unmapped, of all others."""
+
+HOLDER_TITLES = (
+    *("trainer state", "activations", "other in use", "engine weights", "KV cache"),
+    *("paused regions", "CUDA graphs", "communication", "unknown pools", "unused in engine pools", "cached by PyTorch"),
+)
+"""Titles of the holders, in their order."""
+
+
 class HeldPieces(NamedTuple):
     """Pieces by `start`: in use in [start, end), or to the end of the history if `end` is past it.
 
-    `path` is the stack + 1 (0: unknown), `before` is 1 for memory from before the history, `allocations` how many are in
-    the piece.
+    `path` is the stack + 1 (0: unknown), `before` is 1 for memory from before the history, `holder` the number of its
+    holder, `allocations` how many are in the piece.
     """
 
     start: Ints
@@ -25,6 +38,7 @@ class HeldPieces(NamedTuple):
     size: Ints
     path: Ints
     before: Ints
+    holder: Ints
     allocations: Ints
 
 
@@ -44,7 +58,7 @@ class PieceSelection(NamedTuple):
 
 
 def select_memory_pieces(selection: PieceSelection, peak: int, span: int, limit: int) -> PieceSelection:
-    """Select the largest pieces and merge the others by stack, to at most about `limit` pieces.
+    """Select the largest pieces and merge the others by stack and holder, to at most about `limit` pieces.
 
     The lifetimes of merged pieces are cut inward to parts of the time, so the bytes in use are never too many. At the
     instant `peak` they are exact. Pieces that do not last for any whole part are hidden.
@@ -76,20 +90,21 @@ def _make_time_parts(peak: int, span: int, parts: int) -> Ints:
 
 
 def _merge_pieces(pieces: HeldPieces, grid: Ints) -> HeldPieces:
-    """Cut lifetimes inward to the grid and merge pieces of one stack and lifetime."""
+    """Cut lifetimes inward to the grid and merge pieces of one stack, holder and lifetime."""
     last = len(grid) - 1
     start = grid[np.minimum(np.searchsorted(grid, pieces.start), last)]
     end = grid[np.searchsorted(grid, pieces.end, side="right") - 1]
     lasts = end > start
-    columns = [column[lasts] for column in (start, end, pieces.path, pieces.before, pieces.size, pieces.allocations)]
+    keys = (start, end, pieces.path, pieces.before, pieces.holder)
+    columns = [column[lasts] for column in (*keys, pieces.size, pieces.allocations)]
     if not lasts.any():
         return HeldPieces(*(column[:0] for column in pieces))
-    order = np.lexsort(columns[:4])
-    start, end, path, before, size, allocations = (column[order] for column in columns)
+    order = np.lexsort(columns[:5])
+    start, end, path, before, holder, size, allocations = (column[order] for column in columns)
     opens = np.ones(len(order), np.bool_)
-    for key in (start, end, path, before):
+    for key in (start, end, path, before, holder):
         opens[1:] &= key[1:] == key[:-1]
     opens[1:] = ~opens[1:]
     first = opens.nonzero()[0]
     size, allocations = (np.add.reduceat(column, first) for column in (size, allocations))
-    return HeldPieces(start[first], end[first], size, path[first], before[first], allocations)
+    return HeldPieces(start[first], end[first], size, path[first], before[first], holder[first], allocations)

@@ -33,6 +33,16 @@ class PathPieces:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineState:
+    """State of the serving engine in the process of a memory snapshot, from an instant in Unix time on."""
+
+    run: str
+    source: str
+    ts_ns: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineSide:
     """One side of a comparison: its name, its processes, and the run and number of each step that does not count."""
 
@@ -46,10 +56,11 @@ class Timeline:
     """The timeline of a report: its processes, and the critical path of all runs that are replayed.
 
     The processes of a comparison are those of its two `sides`. `causes` are key, title and meaning of each cause of idle
-    time by number.
+    time by number. `engines` are in order of time.
     """
 
     processes: tuple[TimelineProcess, ...]
     critical: PathPieces | None = None
     sides: tuple[TimelineSide, ...] = ()
     causes: tuple[tuple[str, str, str], ...] = ()
+    engines: tuple[EngineState, ...] = ()

@@ -68,6 +68,10 @@ TABLES: tuple[Table, ...] = (
             "stack": _STACK,
             "site": Column("category", "Where the program asked for it: `file.py:12 function`."),
             "frames": Column("category", "The stack, innermost first, at most 12 frames and 1,000 characters."),
+            "stage": Column(
+                "category",
+                "Stage that allocated most of the surviving bytes: a range as recorded, or a function of the stack; <NA>: unknown.",
+            ),
             "live_bytes": Column("int64", "Requested bytes in use."),
             "live_count": Column("int64", "Blocks in use."),
             "born_bytes": Column("Int64", "The part allocated within the snapshot's history."),

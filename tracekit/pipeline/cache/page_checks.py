@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.model.inputs.page_blocks import DamagedPageError, Numbers, PageBlocks
 from tracekit.model.tables.slots import PAGE_CAUSES
 
@@ -43,7 +44,7 @@ TABLES_OF_PAGE = {
     "path": ("parent", "name"),
     "host": ("thread", "start", "length", "path"),
     "snapshot": ("host", "device", "timed", "start", "span", "peak", "peak_time", "pieces", "floor", "hidden", "shown"),
-    "piece": ("start", "life", "size", "path", "before", "more"),
+    "piece": ("start", "life", "size", "path", "before", "holder", "more"),
 }
 """Columns of equal length, by prefix."""
 
@@ -163,7 +164,7 @@ def _check_references(columns: _CheckedColumns, names: int, threads: int) -> Non
     limits |= dict.fromkeys(("kernel.path", "sum.path", "segment.path", "host.path", "piece.path"), paths + 1)
     span = columns.read("snapshot.span")
     limits |= {"piece.start": np.repeat(span + 1, columns.read("snapshot.shown")), "snapshot.peak_time": span + 1}
-    limits |= dict.fromkeys(("snapshot.host", "snapshot.timed", "piece.before"), 2)
+    limits |= dict.fromkeys(("snapshot.host", "snapshot.timed", "piece.before"), 2) | {"piece.holder": len(HOLDERS)}
     for name, limit in limits.items():
         columns.check_below(name, limit)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 
+from tracekit.analyses.memory.card_holders import list_timeline
+from tracekit.job.memory.card_timeline import list_engine_states
 from tracekit.job.run_log.log_strips import build_log_blocks
 from tracekit.model.inputs.page_blocks import PackedPage, pack_page_blocks
 from tracekit.model.inputs.timeline import PathPieces, Timeline, TimelineProcess
@@ -21,7 +23,10 @@ def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeli
     Where only logs of drivers were read, it has the steps and stages that they time.
     """
     processes = tuple(list_timeline_processes(measured))
-    return Timeline(processes, critical, causes=PAGE_CAUSES) if processes else None
+    if not processes:
+        return None
+    engines = tuple(list_engine_states(list_timeline(measured))) if measured.row_count("card_holders") else ()
+    return Timeline(processes, critical, causes=PAGE_CAUSES, engines=engines)
 
 
 def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]:

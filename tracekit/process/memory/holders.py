@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.inputs.memory_pieces import HOLDERS
 from tracekit.model.tables.arrays import Array, Coded, make_nullable_numbers, select_all_rows
 from tracekit.model.tables.keys import sum_by_group
 from tracekit.model.trace import Trace
@@ -21,12 +22,6 @@ from tracekit.process.memory.survivors import find_step_ends
 from tracekit.process.name_filters import look_up_name_codes
 
 Ints = npt.NDArray[np.int64]
-
-HOLDERS = (
-    *("trainer_state", "activations", "other", "weights", "kv_cache"),
-    *("regions", "graphs", "communication", "unknown", "pool_cache", "cache"),
-)
-"""Holders. `pool_cache` and `cache` are reserved and not requested: of pools that may be unmapped, of all others."""
 
 _OF_CLASS = {
     "engine weights": "weights",
@@ -53,9 +48,9 @@ MAX_MOMENTS = 400
 
 
 def list_memory_holders(trace: Trace, replay: Replay) -> dict[str, Array] | None:
-    """List the bytes of each holder at the end of each step, at the peak and at the end.
+    """List the bytes of each holder before the history, at the longest pauses, at the end of each step, at the peak and at the end.
 
-    The columns are moment, step, at_ns, one per holder, counted_bytes, and pausable_bytes, which may be unmapped.
+    The columns are moment, step, at_ns, until_ns, one per holder, counted_bytes, and pausable_bytes, which may be unmapped.
     Moments at which more is in use than reserved contradict themselves and are left out. None without segments.
     """
     if replay.reserved is None:
@@ -70,11 +65,12 @@ def list_memory_holders(trace: Trace, replay: Replay) -> dict[str, Array] | None
     in_use[HOLDERS.index("cache")] = counted - in_use.sum(axis=0)
     sound = (in_use[HOLDERS.index("cache")] >= 0) & (reserved >= 0).all(axis=0)
     assert (in_use.sum(axis=0) == counted).all(), "holders sum to the reserved bytes"
-    times = [int(replay.ts_ns[entry]) if replay.timed and entry >= 0 else None for entry in entries.tolist()]
+    times = [_read_time(replay, entry) for entry in entries.tolist()]
     table: dict[str, Array] = {
         "moment": Coded(np.array([HOLDER_MOMENTS.index(name) for name in moments], np.int64), HOLDER_MOMENTS),
         "step": make_nullable_numbers(steps),
         "at_ns": make_nullable_numbers(times),
+        "until_ns": make_nullable_numbers([_read_time(replay, entry + 1) for entry in entries.tolist()]),
         **{f"{name}_bytes": in_use[place] for place, name in enumerate(HOLDERS)},
         "counted_bytes": counted,
         "pausable_bytes": reserved[_MAY_BE_UNMAPPED].sum(axis=0),
@@ -84,8 +80,25 @@ def list_memory_holders(trace: Trace, replay: Replay) -> dict[str, Array] | None
 
 _MAY_BE_UNMAPPED = np.array([name in PAUSABLE for name in POOL_CLASSES])
 
-HOLDER_MOMENTS = ("step end", "peak", "end")
-"""Moments: a step of the snapshot ends | most is requested | the snapshot itself."""
+HOLDER_MOMENTS = ("begin", "pause", "step end", "peak", "end")
+"""Moments: before the first entry | nothing is allocated or freed for long | a step ends | most is requested | the end."""
+
+MAX_PAUSES, LEAST_PAUSE_NS = 100, 1_000_000
+"""Most pauses of one snapshot: the longest ones. Logs print lines in pauses, which shows the holders at a line."""
+
+
+def _read_time(replay: Replay, entry: int) -> int | None:
+    """Read the time of an entry (-1: just before the first one); None without one."""
+    if replay.timed and entry == -1 and len(replay.ts_ns):
+        return int(replay.ts_ns[0]) - 1
+    return int(replay.ts_ns[entry]) if replay.timed and 0 <= entry < len(replay.ts_ns) else None
+
+
+def _find_pauses(replay: Replay) -> Ints:
+    """Find the entries before the longest pauses, in order."""
+    length = np.diff(replay.ts_ns)
+    longest = np.argsort(-length, kind="stable")[:MAX_PAUSES]
+    return np.sort(longest[length[longest] >= LEAST_PAUSE_NS])
 
 
 def _choose_moments(trace: Trace, replay: Replay) -> tuple[Ints, list[str], list[int | None]]:
@@ -97,6 +110,9 @@ def _choose_moments(trace: Trace, replay: Replay) -> tuple[Ints, list[str], list
         entries = np.searchsorted(replay.ts_ns, ends, "right") - 1
         chosen += zip(entries.tolist(), ["step end"] * len(entries), numbers, strict=True)
         chosen = chosen[-MAX_MOMENTS:]
+    if replay.timed and len(replay.rows):
+        chosen += [(entry, "pause", file_step) for entry in _find_pauses(replay).tolist()]
+        chosen.append((-1, "begin", file_step))
     if len(replay.rows) and peak != last:
         chosen.append((peak, "peak", file_step))
     chosen.append((last, "end", file_step))
@@ -151,15 +167,27 @@ def _code_classes(pools: Coded, class_of: Mapping[str, int]) -> Ints:
     return codes
 
 
-def _sum_pieces_by_holder(trace: Trace, replay: Replay, entries: Ints, find_classes: ClassFinder) -> tuple[Ints, Ints]:
-    """Sum the requested bytes in use after each entry: by holder, and by pool class."""
+def find_piece_holders(trace: Trace, replay: Replay) -> Ints:
+    """Find the holder of each piece of memory: its place in `HOLDERS`."""
+    of_class = _make_class_finder(trace, replay)(replay.pieces.address, replay.pieces.row)
+    return _place_pieces(trace, replay, of_class)
+
+
+def _place_pieces(trace: Trace, replay: Replay, of_class: Ints) -> Ints:
+    """Find the holder of each piece by the class of its pool; in the default pool by its category."""
     pieces = replay.pieces
-    of_class = find_classes(pieces.address, pieces.row)
     category, basis = find_memory_purpose(trace, replay, np.arange(len(pieces.size)))
     of_category = np.array([*(_place_category(text) for text in category.texts), _OTHER], np.int64)[category.codes]
     is_known = np.array([name in _KNOWN for name in basis.texts], np.bool_)[basis.codes]
     of_default = np.where(is_known, of_category, _OTHER)
-    holder = np.where(of_class == 0, of_default, _HOLDER_OF_CLASS[of_class])
+    return np.where(of_class == 0, of_default, _HOLDER_OF_CLASS[of_class])
+
+
+def _sum_pieces_by_holder(trace: Trace, replay: Replay, entries: Ints, find_classes: ClassFinder) -> tuple[Ints, Ints]:
+    """Sum the requested bytes in use after each entry: by holder, and by pool class."""
+    pieces = replay.pieces
+    of_class = find_classes(pieces.address, pieces.row)
+    holder = _place_pieces(trace, replay, of_class)
     first, stop = (np.searchsorted(entries, at, "left") for at in (pieces.born, pieces.died))
     in_use, requested = (np.zeros((count, len(entries) + 1), np.int64) for count in (len(HOLDERS), len(POOL_CLASSES)))
     for table, code in ((in_use, holder), (requested, of_class)):

@@ -64,7 +64,7 @@ class MemoryLevels:
     replay: Replay | None = None
 
     def within(self, start: Ints, end: Ints) -> dict[str, Any]:
-        """Compute `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak) of each window.
+        """Compute `begin_bytes`, `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak) of each window.
 
         The level at the start of a window counts for it. Missing for windows before the first sample.
         """
@@ -73,6 +73,7 @@ class MemoryLevels:
         has_rows = high > low
         reserved = self.reserved
         return {
+            "begin_bytes": _mask_unknown_levels(self.allocated[low], has_rows),
             "floor_bytes": _mask_unknown_levels(_reduce_slices(np.minimum, self.allocated, low, high), has_rows),
             "peak_bytes": _mask_unknown_levels(_reduce_slices(np.maximum, self.allocated, low, high), has_rows),
             "end_bytes": _mask_unknown_levels(self.allocated[np.maximum(high - 1, 0)], has_rows),

@@ -12,6 +12,7 @@ from tracekit.model.inputs.page_blocks import PageBlocks
 from tracekit.model.tables.keys import find_distinct, look_up_keys
 from tracekit.model.trace import Trace
 from tracekit.process.memory.call_sites import MAX_DEPTH, format_frames, select_shown_frames
+from tracekit.process.memory.holders import find_piece_holders
 from tracekit.process.memory.live import find_allocation_stacks
 from tracekit.process.memory.replay import NEVER, Replay, replay_all_devices
 from tracekit.process.page_blocks.call_paths import add_call_paths, shorten_page_name
@@ -43,7 +44,13 @@ def build_memory_blocks(trace: Trace) -> PageBlocks:
     clocks = [_make_clock(replay) for replay in replays]
     base = min((clock.begin_ns for clock in clocks), default=0)
     parts = [
-        _describe_replay(replay, clock, base, np.append(number, 0)[np.searchsorted(used, stack)])
+        _describe_replay(
+            replay,
+            clock,
+            base,
+            np.append(number, 0)[np.searchsorted(used, stack)],
+            find_piece_holders(trace, replay),
+        )
         for replay, clock, stack in zip(replays, clocks, stacks, strict=True)
     ]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
@@ -95,7 +102,7 @@ def _make_clock(replay: Replay) -> _Clock:
     return _Clock(int(time[0]) - 1, int(time[-1] - time[0]) + 2, entry)
 
 
-def _describe_replay(replay: Replay, clock: _Clock, base: int, path: Ints) -> dict[str, Ints]:
+def _describe_replay(replay: Replay, clock: _Clock, base: int, path: Ints, holder: Ints) -> dict[str, Ints]:
     """Describe the memory of one device and its pieces."""
     pieces, peak = replay.pieces, replay.peak()
     entry = np.append(clock.entry, 0)
@@ -103,7 +110,8 @@ def _describe_replay(replay: Replay, clock: _Clock, base: int, path: Ints) -> di
     ends = pieces.died < NEVER
     end = np.where(ends, entry[np.where(ends, pieces.died, -1)], clock.span + 1)
     order = np.argsort(start, kind="stable")
-    columns = (start, end, pieces.size, path, (pieces.born < 0).astype(np.int64), np.ones(len(start), np.int64))
+    before, once = (pieces.born < 0).astype(np.int64), np.ones(len(start), np.int64)
+    columns = (start, end, pieces.size, path, before, holder, once)
     whole = PieceSelection(HeldPieces(*(column[order] for column in columns)), -1, 0)
     peak_time = int(entry[peak]) if peak >= 0 else 0
     shown = select_memory_pieces(whole, peak_time, clock.span, MAX_PIECES)
@@ -128,5 +136,6 @@ def _describe_replay(replay: Replay, clock: _Clock, base: int, path: Ints) -> di
         "piece.size": of_piece.size,
         "piece.path": of_piece.path,
         "piece.before": of_piece.before,
+        "piece.holder": of_piece.holder,
         "piece.more": of_piece.allocations - 1,
     }

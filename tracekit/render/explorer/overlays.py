@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.inputs.memory_pieces import HeldPieces, PieceSelection, select_memory_pieces
+from tracekit.model.inputs.timeline import EngineState
 from tracekit.render.escape import make_printable
 from tracekit.render.explorer.blocks import compress_block, measure_block
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess
@@ -73,7 +74,7 @@ LEAST_PIECES = 64
 
 
 def encode_memories(
-    rows: ExplorerRows, numbering: Sequence[Numbering], budget_bytes: int
+    rows: ExplorerRows, numbering: Sequence[Numbering], engines: Sequence[EngineState], budget_bytes: int
 ) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """Encode the blocks `mem` of all snapshots: (their description in the head of the page, compressed blocks).
 
@@ -98,16 +99,28 @@ def encode_memories(
             if block is not None:
                 blocks[name] = block
                 left -= measure_block(name, len(block))
-            memories.append(_describe_memory(rows, snapshot, facts, selection))
+            marks = _list_engine_marks(engines, snapshot, facts)
+            memories.append(_describe_memory(rows, snapshot, facts, selection) | {"marks": marks})
     return memories, blocks
+
+
+def _list_engine_marks(
+    engines: Sequence[EngineState], snapshot: PageProcess, facts: dict[str, int]
+) -> list[tuple[int, str]]:
+    """List the states of the engine in a snapshot: (time since its begin, state), the state at its begin first."""
+    source, begin = snapshot.data.source, snapshot.data.base_ns + facts["start"]
+    changes = [(e.ts_ns - begin, e.state) for e in engines if (e.run, e.source) == (source.run, source.name)]
+    if not facts["timed"] or facts["host"]:
+        return []
+    before = [(0, state) for time, state in changes if time <= 0]
+    return [*before[-1:], *(change for change in changes if 0 < change[0] <= facts["span"])]
 
 
 def _read_pieces(snapshot: PageProcess, part: slice, facts: dict[str, int], paths: Ints) -> PieceSelection:
     """Read the pieces of one memory, with the paths of the page."""
-    start, life, size, path, before, more = (
-        snapshot.read_column(f"piece.{name}")[part] for name in ("start", "life", "size", "path", "before", "more")
-    )
-    pieces = HeldPieces(start, start + life, size, paths[path], before, more + 1)
+    names = ("start", "life", "size", "path", "before", "holder", "more")
+    start, life, size, path, before, holder, more = (snapshot.read_column(f"piece.{name}")[part] for name in names)
+    pieces = HeldPieces(start, start + life, size, paths[path], before, holder, more + 1)
     return PieceSelection(pieces, facts["floor"] - 1, facts["hidden"])
 
 
@@ -132,7 +145,8 @@ def _encode_pieces(pieces: HeldPieces) -> bytes:
     """Encode the pieces of one memory."""
     life = pieces.end - pieces.start
     start = take_differences(pieces.start)
-    return encode_columns([start, life, pieces.size, pieces.path, pieces.before, pieces.allocations - 1])
+    columns = [start, life, pieces.size, pieces.path, pieces.before, pieces.holder, pieces.allocations - 1]
+    return encode_columns(columns)
 
 
 def _describe_memory(

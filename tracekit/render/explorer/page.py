@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.inputs.timeline import PathPieces
+from tracekit.model.inputs.memory_pieces import HOLDER_TITLES
+from tracekit.model.inputs.timeline import EngineState, PathPieces
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import phrases
@@ -69,11 +70,12 @@ def write_explorer_page(
     budget_bytes: int = BUDGET_BYTES,
     critical: PathPieces | None = None,
     dropped_items: int = 0,
+    engines: Sequence[EngineState] = (),
 ) -> ExplorerPage:
     """Write the page of a report.
 
     `causes` are key, title and meaning of each cause of idle time by number; `critical` is the critical path as recorded.
-    `dropped_items` of long lists are not in the report. Without rows, the page needs no program: its tables are in sight.
+    `dropped_items` of long lists are not in the report. `engines` are states of serving engines. Without rows, the page needs no program: its tables are in sight.
     """
     rows, delays = arrange_rows(processes, report), read_rank_delays(report)
     steps = read_counted_steps(report)
@@ -81,15 +83,14 @@ def write_explorer_page(
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     sums = list_page_sums(rows, details.numbering, ranges)
-    findings = describe_findings(report, rows)
-    store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
+    findings, store, bins = describe_findings(report, rows), PageBlockStore(), choose_bins(rows, budget_bytes)
     path = fit_critical_path(rows, critical, details.names, budget_bytes)
     store.blocks |= path.blocks
     curves, dropped_curves = encode_memory_curves(rows, delays.late_ns, budget_bytes)
     texts = details.texts + details.names.list_texts_from(len(details.texts))
     store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     _add_exact_tables(store, rows, bins, (encode_steps(rows, counted), encode_ranges(ranges), encode_columns(sums)))
-    memories, pieces = encode_memories(rows, details.numbering, budget_bytes)
+    memories, pieces = encode_memories(rows, details.numbering, engines, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
     has_timeline = bool(rows.rows or memories)
     identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows), *path.notes]
@@ -106,7 +107,7 @@ def write_explorer_page(
         "counted": steps,
         "dropped_ranges": ranges.dropped,
         "dropped_curves": dropped_curves,
-        "memories": memories,
+        **_describe_memories(memories),
     }
     values = {
         **_write_plain_values(report, delays, findings, dropped_items),
@@ -121,6 +122,11 @@ def write_explorer_page(
     head |= {"kernels": kernels.total, "missed": kernels.missed}
     values |= {"head": dump_head(head), "blocks": store.write_elements()}
     return ExplorerPage(fill_template(assets.template, values), kernels)
+
+
+def _describe_memories(memories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Describe the memory snapshots, with the titles of holders for the numbers in their blocks."""
+    return {"memories": memories, **({"holders": HOLDER_TITLES} if memories else {})}
 
 
 def _add_exact_tables(

@@ -1,4 +1,4 @@
-// Memory over time by allocation site. Each allocation and free is an event; a pixel shows its moment of most bytes.
+// Memory over time by allocation site or holder. Each allocation and free is an event; a pixel shows its moment of most bytes.
 import { addUp, Data, lowerBound, readColumns, type Snapshot } from "./data";
 import { formatBytes, formatMoment } from "./format";
 import { make } from "./tables";
@@ -6,7 +6,7 @@ import { getSiteColor, ink, prepareCanvas, showTip, watchSize, writeText } from 
 
 const MOST_SITES = 11;
 export const BEFORE = "allocated before the history began";
-const OTHERS = "all other sites";
+const OTHERS = "all others";
 
 export interface Pieces {
   start: Float64Array;
@@ -14,6 +14,7 @@ export interface Pieces {
   size: Float64Array;
   path: Int32Array;
   site: string[];
+  holder: string[];
   /** Further allocations that are merged into a piece. */
   more?: Float64Array;
 }
@@ -87,7 +88,7 @@ export function chooseSite(frames: string[]): string {
 export async function loadPieces(data: Data, snapshot: number): Promise<Pieces | null> {
   const bytes = await Data.block(`mem${snapshot}`);
   if (!bytes) return null;
-  const [start, life, size, path, before, more] = readColumns(bytes, 6).columns;
+  const [start, life, size, path, before, holders, more] = readColumns(bytes, 7).columns;
   const sites = new Map<number, string>();
   const site = Array.from(path, (stored, i) => {
     if (before[i] && !stored) return BEFORE;
@@ -98,7 +99,7 @@ export async function loadPieces(data: Data, snapshot: number): Promise<Pieces |
     }
     return name;
   });
-  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site, more };
+  return { start: addUp(start), life, size, path: Int32Array.from(path, (p) => p - 1), site, holder: Array.from(holders, (k) => data.head.holders?.[k] ?? ""), more };
 }
 
 const LEFT = 66;
@@ -171,14 +172,14 @@ export function makeBands(stairs: Staircase, snapshot: Snapshot, pick: (time: nu
       if (end > x) drawState(g, x, end - x + 0.2, k);
     }
   }
-  function drawMark(g: CanvasRenderingContext2D, time: number, color: string, text: string): void {
+  function drawMark(g: CanvasRenderingContext2D, time: number, color: string, text: string, y = 7): void {
     const x = getX(time);
     if (x < LEFT || x > width + 1) return;
     g.fillStyle = color;
     g.fillRect(x - 0.75, 12, 1.5, FLOOR - 12);
     const left = x > width - 130;
     g.textAlign = left ? "right" : "left";
-    g.fillText(text, x + (left ? -5 : 5), 7);
+    g.fillText(text, x + (left ? -5 : 5), y);
     g.textAlign = "left";
   }
   function draw(): void {
@@ -192,6 +193,7 @@ export function makeBands(stairs: Staircase, snapshot: Snapshot, pick: (time: nu
     g.textAlign = "right";
     g.fillText(formatMoment(snapshot, to, 5), width, HEIGHT - 7);
     g.textAlign = "left";
+    for (const [time, state] of snapshot.marks ?? []) drawMark(g, time, ink.quiet, `engine ${state}`, 19);
     drawMark(g, stairs.peakTime, ink.pin, `peak ${formatBytes(stairs.peak)}`);
     if (chosen !== stairs.peakTime) drawMark(g, chosen, ink.accent, "");
   }

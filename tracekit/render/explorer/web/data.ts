@@ -53,6 +53,8 @@ export interface Snapshot {
   floor?: number | null;
   merged?: number;
   hidden?: number;
+  /** States of the serving engine, by the log. */
+  marks?: [time: number, state: string][];
 }
 /** A part of the change; the differences of all parts add up to it. Times are ns per step, memory is in bytes. */
 export interface Part {
@@ -109,6 +111,7 @@ export interface Head {
   floor: number;
   dropped_gaps: [count: number, ns: number];
   memories: Snapshot[];
+  holders?: string[];
   counted: number[] | null;
   host_floor?: number;
   comparison?: Comparison;
