@@ -13,6 +13,7 @@ from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.comparison.change import NAME_LIMIT, describe_page_change
+from tracekit.render.explorer.comparison.critical_path import fit_side_paths
 from tracekit.render.explorer.comparison.sides import PageSide, SideRows, arrange_side_rows
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.heads import describe_details, describe_page_row, list_row_notes
@@ -44,12 +45,14 @@ def write_comparison_page(
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
-    store.add_block("names", dump_compactly({"names": details.texts, "paths": details.paths}).encode())
+    path = fit_side_paths(arranged, sides, details.names, budget_bytes)
+    texts = details.texts + details.names.list_texts_from(len(details.texts))
+    store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     store.add_block("steps", encode_steps(rows, None, arranged.excluded))
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(list_page_sums(rows, details.numbering, ranges)))
-    store.blocks |= details.blocks
+    store.blocks |= details.blocks | path.blocks
     head = {
         "title": make_printable(report.title, 120),
         "version": make_printable(report.tool_version, 40),
@@ -73,7 +76,7 @@ def write_comparison_page(
         "basis": _write_texts(
             "p", (*report.basis, *(f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows))))
         ),
-        "notes": _write_notes([caveat for section in report.sections for caveat in section.caveats]),
+        "notes": _write_notes([*(caveat for section in report.sections for caveat in section.caveats), *path.notes]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
         **inline_assets(assets),

@@ -194,11 +194,13 @@ export interface Segment {
   depth: number;
 }
 export interface Critical {
+  /** -1: the process is not on the page. */
   row: Int32Array;
   start: Float64Array;
   length: Float64Array;
   kind: Float64Array;
   name: Int32Array;
+  longest: number;
 }
 export interface RowData {
   steps: Step[];
@@ -251,6 +253,8 @@ export function addUp(column: Float64Array): Float64Array {
 /** Shifts numbers stored + 1 back; -1 is missing. */
 const less1 = (column: Float64Array): Int32Array => Int32Array.from(column, (v) => v - 1);
 
+const getLongest = (lengths: Float64Array): number => lengths.reduce((a, b) => Math.max(a, b), 0);
+
 /** First place in ascending values that is not below `x`. */
 export function lowerBound(values: ArrayLike<number>, x: number): number {
   let low = 0;
@@ -290,7 +294,7 @@ export function readCells(bytes: Uint8Array, cells: number, lanes: Row["lanes"])
       delay: delay.map((d) => d - 1),
       count,
       busy,
-      longest: length.reduce((a, b) => Math.max(a, b), 0),
+      longest: getLongest(length),
     });
   }
   return all;
@@ -460,7 +464,7 @@ export class Data {
       addUp(undoZigzag(columns[1]));
       const order = Array.from(columns[1].keys()).sort((a, b) => columns[1][a] - columns[1][b]);
       const [row, start, length, kind, name] = columns.map((column) => Float64Array.from(order, (i) => column[i]));
-      this.critical = { row: less1(row), start, length, kind, name: less1(name) };
+      this.critical = { row: less1(row), start, length, kind, name: less1(name), longest: getLongest(length) };
     }
     return this.critical;
   }

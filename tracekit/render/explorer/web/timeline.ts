@@ -354,7 +354,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (!at) return null;
     if (x < gutter) return { row: at.row };
     const item = lanes.findIn(at, splitView(state, at.row, gutter, width), x, y) ?? { row: at.row };
-    if (item.text && state.rows.length > 1 && at.lane !== "critical") item.text = `${data.nameRow(at.row)} · ${item.text}`;
+    if (item.text && state.rows.length > 1 && (COMPARISON || at.lane !== "critical")) item.text = `${data.nameRow(at.row)} · ${item.text}`;
     return item;
   }
 
