@@ -20,7 +20,7 @@ def describe_findings(report: Report, rows: ExplorerRows) -> list[dict[str, Any]
     """Describe all findings in order, with pins where an interval is known."""
     return [
         {
-            "rule": finding.rule,
+            "rule": make_printable(finding.rule, 60),
             "severity": finding.severity,
             "number": number,
             "claim": make_printable(finding.claim, phrases.SENTENCE),
