@@ -140,6 +140,21 @@ def test_the_gate_and_all_tables_but_that_of_the_parts_are_on_the_page(compared)
     assert "<li>warning 7</li>" in text
 
 
+def test_the_first_table_has_no_bars_of_characters_and_no_note_repeats_the_basis():
+    """The console shows both; on the page, the tables next to it draw bars."""
+    report = build_comparison_report(comparison(change("gen", 60, 30), change("actor", 30, 40)))
+    assert report.overview.headings[-1].name == "bar"
+    assert report.basis
+    repeated = report.basis[0][:1].lower() + report.basis[0][1:]
+    text = render(replace(report, cautions=(repeated, "another caution")), "html")
+    overview = Page(text).head["comparison"]["overview"]
+    assert [title for title, _ in overview["columns"]][-1] != "size"
+    assert all(len(row) == len(overview["columns"]) for row in overview["rows"])
+    assert not any(mark in cell for row in overview["rows"] for cell in row for mark in "█▒")
+    basis = re.search(r'<div id="basis"[^>]*>(.*?)</div>', text, re.DOTALL)[1]
+    assert re.findall(r"<p>Note: (.*?)</p>", basis) == ["another caution"]
+
+
 def test_the_gate_is_beside_the_headline_and_what_did_not_pass_comes_first():
     gates = [
         Gate(f"{metric}: at most +3 %", metric, outcome, "error", "claim", 0.03, "ratio", unit)

@@ -20,6 +20,7 @@ from tracekit.render.explorer.heads import describe_details, describe_page_row, 
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables
+from tracekit.render.explorer.processes import ExplorerRows
 from tracekit.render.explorer.report_values import NO_RANKS
 from tracekit.render.explorer.tables import encode_ranges, encode_steps, list_page_ranges, list_page_sums
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
@@ -73,9 +74,7 @@ def write_comparison_page(
         "identity": escape(" · ".join(map(make_printable, report.identity))),
         "sentence": escape(make_printable(report.answer, phrases.SENTENCE)),
         "gate": _write_gate(report),
-        "basis": _write_texts(
-            "p", (*report.basis, *(f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows))))
-        ),
+        "basis": _write_texts("p", (*report.basis, *_list_basis_notes(report, rows))),
         "notes": _write_notes([*(caveat for section in report.sections for caveat in section.caveats), *path.notes]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
@@ -103,6 +102,12 @@ def _describe_side_rows(arranged: SideRows) -> dict[str, Any]:
 def _write_texts(tag: str, texts: Sequence[str]) -> str:
     """Render texts as elements of one kind."""
     return "".join(f"<{tag}>{escape(make_printable(text, phrases.SENTENCE))}</{tag}>" for text in texts)
+
+
+def _list_basis_notes(report: Report, rows: ExplorerRows) -> list[str]:
+    """List the notes on the basis of the answer that are not a part of it already."""
+    basis = " ".join(report.basis).lower()
+    return [f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows)) if text.lower() not in basis]
 
 
 def _write_gate(report: Report) -> str:

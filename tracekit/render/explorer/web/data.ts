@@ -113,6 +113,8 @@ export interface Head {
   host_floor?: number;
   comparison?: Comparison;
   threads?: string[][];
+  /** All tables of the report of a log. */
+  sheets?: Sheet[];
   /** Table of the stages of a log alone. */
   overview?: { rows: [stage: string, ns: number, share: number, hours: number | null, how: string][]; caption: string } | null;
 }
@@ -207,6 +209,8 @@ export interface RowData {
   ranges: Range[][];
   cells: Cell[];
   gaps: number[];
+  /** Start of each gap of `gaps`. */
+  starts: number[];
 }
 
 export const PLANES = 5;
@@ -343,7 +347,7 @@ export class Data {
   private beyondMedian: Float64Array | null = null;
 
   constructor(readonly head: Head) {
-    this.rows = head.rows.map(() => ({ steps: [], ranges: [[], []], cells: [], gaps: [] }));
+    this.rows = head.rows.map(() => ({ steps: [], ranges: [[], []], cells: [], gaps: [], starts: [] }));
   }
 
   private static blocks = new Map<string, string>();
@@ -436,7 +440,8 @@ export class Data {
     if (gaps && segments) {
       this.gaps = readGaps(gaps, segments);
       this.gaps.row.forEach((row, i) => this.rows[row].gaps.push(i));
-      for (const row of this.rows) row.gaps.sort((a, b) => this.gaps!.start[a] - this.gaps!.start[b]);
+      const { start } = this.gaps;
+      for (const row of this.rows) row.starts = row.gaps.sort((a, b) => start[a] - start[b]).map((gap) => start[gap]);
     }
     const [row, step, occurrence, path, name, kind, count, ns] = sums;
     this.sums = { row, step: less1(step), occurrence: less1(occurrence), path: less1(path), name, kind, count, ns };
@@ -538,7 +543,7 @@ export class Data {
   /** Name of a row among those of its side. */
   nameInSide(row: number): string {
     const it = this.head.rows[row];
-    if (LOGS) return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
+    if (LOGS) return it.run !== null && this.head.rows.filter(({ run, side }) => run === it.run && side === it.side).length === 1 ? it.run : [it.thread, it.run].filter(Boolean).join(" · ");
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
     const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";

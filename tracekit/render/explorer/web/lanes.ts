@@ -186,21 +186,12 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
       }
     }
   }
-  /** Position, in the list of a row, of the last gap that starts before a time. */
-  function findGap(row: number, time: number): number {
-    const list = data.rows[row].gaps;
-    let [low, high] = [0, list.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (data.gaps!.start[list[middle]] <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
-  }
+  /** Position, in the list of a row, of the last gap that starts at a time or before. */
+  const findGap = (row: number, time: number): number => lowerBound(data.rows[row].starts, Math.floor(time) + 1) - 1;
   /** Whether a piece of the critical path is of the run of a row: times of other runs are not comparable. */
   function isOfRun({ row }: Critical, i: number, lane: number): boolean {
     const [piece, own] = [head.rows[row[i]], head.rows[lane]];
-    return !piece || (piece.run === own.run && piece.side === own.side);
+    return !piece || (piece.run === own.run && (!COMPARISON || piece.side === own.side));
   }
   function drawCritical(g: CanvasRenderingContext2D, { row, y, h }: Place): void {
     const path = data.critical;
@@ -322,7 +313,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
   }
   /** Draws the steps of a row, over the whole width. */
   function drawSteps(g: CanvasRenderingContext2D, { left, width }: Pick<View, "left" | "width">, row: number, y: number): void {
-    const place = (time: number): number => left + ((toStrip(state.alignment, row, time) - state.t) / (state.e - state.t)) * (width - left);
+    const place = (time: number): number => left + (((COMPARISON ? toStrip(state.alignment, row, time) : time) - state.t) / (state.e - state.t)) * (width - left);
     setFont(g, 11, 600);
     for (const step of data.rows[row].steps) {
       const [x, end] = [Math.max(left, place(step.start)), Math.min(width, place(step.end - 1))];
@@ -455,10 +446,12 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     const path = data.critical;
     if (!path) return null;
     const slack = getScale();
-    let i = lowerBound(path.start, time + slack) - 1;
+    const { start, length } = path;
+    let i = lowerBound(start, time + slack) - 1;
     while (i >= 0 && !isOfRun(path, i, row)) i--;
-    if (i < 0 || path.start[i] + path.length[i] + slack < time) return null;
-    return { row: path.row[i] < 0 ? row : path.row[i], t0: path.start[i], t1: path.start[i] + path.length[i], text: `critical path · ${data.names[path.kind[i]]} · ${describeCritical(path, i, row)} · ${formatTime(path.length[i], 4)}` };
+    const [t0, t1] = [start[i], start[i] + length[i]];
+    if (i < 0 || t1 + slack < time) return null;
+    return { row: path.row[i] < 0 ? row : path.row[i], t0, t1, text: `critical path · ${data.names[path.kind[i]]} · ${describeCritical(path, i, row)} · ${formatTime(length[i], 4)}` };
   }
   function findCall({ row, part, y: top }: Place, time: number, y: number): Item | null {
     const depth = Math.floor((y - top) / HOST_ROW);
