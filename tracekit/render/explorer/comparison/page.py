@@ -105,7 +105,7 @@ def _write_texts(tag: str, texts: Sequence[str]) -> str:
 
 
 def _list_basis_notes(report: Report, rows: ExplorerRows) -> list[str]:
-    """List the notes on the basis of the answer that are not a part of it already."""
+    """List the notes that the basis of the answer does not contain."""
     basis = " ".join(report.basis).lower()
     return [f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows)) if text.lower() not in basis]
 
