@@ -97,8 +97,7 @@ def write_explorer_page(
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
         **describe_details(details, rows),
-        **describe_logged_stages(report, rows),
-        **_describe_log_tables(report, rows),
+        **_describe_log(report, rows),
         "identity": identity,
         "bins": bins.count,
         "width": bins.width,
@@ -111,8 +110,7 @@ def write_explorer_page(
     }
     values = {
         **_write_plain_values(report, delays, findings, dropped_items),
-        **_write_tables(report, budget_bytes, has_timeline=has_timeline),
-        "basis": write_basis(report, list_row_notes(rows)),
+        **_write_basis_and_tables(report, budget_bytes, list_row_notes(rows), has_timeline=has_timeline),
         "identity": escape(" · ".join(identity)),
         **_write_kernels(rows, sums, details.texts),
         **inline_assets(assets if has_timeline else PageAssets(assets.template, assets.style, "")),
@@ -134,12 +132,12 @@ def _add_exact_tables(
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
 
 
-def _describe_log_tables(report: Report, rows: ExplorerRows) -> dict[str, Any]:
-    """Describe the tables of the page of a log, whose tabs show only its stages; nothing on other pages."""
+def _describe_log(report: Report, rows: ExplorerRows) -> dict[str, Any]:
+    """Describe the stages and all tables of the report of a log; nothing on other pages."""
     if not has_log_rows(rows):
         return {}
     sheets = [describe_sheet(section.title, sheet) for section in report.sections for sheet in section.sheets]
-    return {"sheets": sheets}
+    return {"sheets": sheets, **describe_logged_stages(report, rows)}
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
@@ -202,12 +200,15 @@ def _write_kernels(rows: ExplorerRows, sums: Sequence[Ints], texts: Sequence[str
     return {"kernels": write_top_kernels(sums, texts, KINDS), "no_top": " hidden" if hidden else ""}
 
 
-def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> dict[str, str]:
-    """Render the tables: for readers without scripts, or in sight of all on a page without a timeline."""
+def _write_basis_and_tables(
+    report: Report, budget_bytes: int, notes: Sequence[str], *, has_timeline: bool
+) -> dict[str, str]:
+    """Render the basis, and the tables: for readers without scripts, or in sight of all on a page without a timeline."""
     share = BYTES_OF_TABLES if has_timeline else BYTES_OF_TABLES_ALONE
     why = f'<p class="quiet">{escape(NO_TIMELINE)}</p>'
     tables = write_folded_tables(report if has_timeline else replace(report, overview=None), budget_bytes * share)
     return {
         "overview": "" if has_timeline else write_overview(report),
+        "basis": write_basis(report, notes),
         "tables": f"<noscript>{tables}</noscript>" if has_timeline else f'<section id="tables">{why}{tables}</section>',
     }

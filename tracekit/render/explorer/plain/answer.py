@@ -117,12 +117,13 @@ def _write_logged_step(report: Report) -> str:
 def _write_logged_runs(report: Report) -> str:
     """Write the mean step of each of several logs, where the first table has a column per run; empty otherwise."""
     sheet = report.overview
-    if sheet is None or not sheet.rows or sheet.headings[0].name != "stage":
+    if sheet is None or not sheet.rows or [heading.name for heading in sheet.headings[:1]] != ["stage"]:
         return ""
-    _, *columns = zip(sheet.headings, sheet.rows[0], strict=True)
-    if len(columns) < 2 or any(heading.unit != "ns" for heading, _ in columns):
+    columns = list(zip(sheet.headings, sheet.rows[0], strict=True))[1:]
+    known = [(heading, ns) for heading, ns in columns if heading.unit == "ns" and isinstance(ns, int | float)]
+    if len(known) < max(len(columns), 2):
         return ""
-    steps = [f"{format_quantity(ns, heading.unit)} in {heading.title}" for heading, ns in columns]
+    steps = [f"{format_quantity(ns, heading.unit)} in {heading.title}" for heading, ns in known]
     return f"A step takes {', '.join(steps)}."
 
 
