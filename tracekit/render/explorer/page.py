@@ -97,7 +97,7 @@ def write_explorer_page(
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
         **describe_details(details, rows),
-        **_describe_log(report, rows),
+        **_describe_log_page(report, rows),
         "identity": identity,
         "bins": bins.count,
         "width": bins.width,
@@ -132,7 +132,7 @@ def _add_exact_tables(
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
 
 
-def _describe_log(report: Report, rows: ExplorerRows) -> dict[str, Any]:
+def _describe_log_page(report: Report, rows: ExplorerRows) -> dict[str, Any]:
     """Describe the stages and all tables of the report of a log; nothing on other pages."""
     if not has_log_rows(rows):
         return {}
