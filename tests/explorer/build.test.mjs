@@ -8,7 +8,7 @@ import { gzipSync } from "node:zlib";
 import { WEB } from "./load.mjs";
 
 /** The sizes reached, in bytes of gzip. They only go down; a feature that needs more replaces one, or says why in its commit. */
-const MOST_BYTES = { "page.js": 29_850, "memory.js": 33_100, "log.js": 24_300, "comparison.js": 31_700, "log_comparison.js": 29_450, "page.css": 2_400 };
+const MOST_BYTES = { "page.js": 29_820, "memory.js": 33_100, "log.js": 24_470, "comparison.js": 31_750, "log_comparison.js": 29_540, "page.css": 2_410 };
 const FILES = Object.keys(MOST_BYTES);
 
 const built = (folder, file) => readFileSync(path.join(folder, file), "utf8");
@@ -41,6 +41,7 @@ test("each program leaves out what only other kinds of pages need", () => {
     "Stages by change": ["log_comparison.js"],
     "Memory in use": ["memory.js"],
     "Stages of the step": ["log.js"],
+    "All tables": ["log.js", "comparison.js", "log_comparison.js"],
     "Top issues": ["page.js", "memory.js", "log.js"],
     "Heat map": ["page.js", "memory.js"],
     "Longest idle gaps": ["page.js", "memory.js", "comparison.js"],

@@ -123,7 +123,7 @@ export function simulatePage({ ranks = 2, steps = 3, kernels = 300, hostile = ""
       const merged = ranks > 8 && rank > 8 ? mergeBoxes(boxes, 100 * US) : boxes;
       table.cells.push([rank, step + 1, boxes[0][0], last, merged === boxes ? 0 : 100 * US, merged.length, boxes.length]);
       chunks.push(encodeRows(takeDifferences(merged, 0, false)));
-      if (rank === 0) for (const box of boxes.slice(0, 200)) table.critical.push([1, box[0], box[1], name(["kernel", "transfer", "copy"][box[2]]), box[3]]);
+      if (rank === 0 || comparison) for (const box of boxes.slice(0, 200)) table.critical.push([rank + 1, box[0], box[1], name(["kernel", "collective", "copy"][box[2]]), box[3]]);
     }
     blocks[`k${rank}`] = Buffer.concat(chunks);
     if (rank < 2) {

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ sys.path[:0] = [
     str(ROOT / "examples" / "scale"),
 ]
 
+import engine_requests  # noqa: E402
 import hostile_inputs  # noqa: E402
 import make_ranks  # noqa: E402
 import nsys_builder as nsys  # noqa: E402
@@ -95,6 +97,16 @@ def write_nested(folder: Path) -> list[str]:
     return ["analyze", str(folder / "nested.jsonl")]
 
 
+def write_requests(folder: Path) -> list[str]:
+    """Write a log of steps with the recorded requests of its engine below it: 1 in 20 tools takes 30 to 60 s."""
+    run = folder / "run_with_requests"
+    (run / "engine").mkdir(parents=True, exist_ok=True)
+    shutil.copy(EXAMPLES / "run_log" / "metrics.jsonl", run)
+    spans, _ = engine_requests.simulate(requests=600, seed=0)
+    engine_requests.write_spans(run / "engine" / "traces.jsonl", spans)
+    return ["analyze", str(run)]
+
+
 INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "one": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu"), "--ranks", "0"],
     "two": lambda _: ["analyze", str(EXAMPLES / "simulated_gpu")],
@@ -106,6 +118,8 @@ INPUTS: dict[str, Callable[[Path], list[str]]] = {
     "log": lambda _: ["analyze", str(EXAMPLES / "run_log" / "metrics.jsonl")],
     "validation": lambda _: ["analyze", str(ROOT / "tests/data/cases/rl_runs/04_validation_every_5/metrics.jsonl")],
     "nested": write_nested,
+    "requests": write_requests,
+    "hang": lambda _: ["analyze", str(EXAMPLES / "hang")],
     "runs": lambda _: ["analyze", str(ROOT / "tests/data/cases/rl_runs/03_length_drift")],
     "sides": lambda folder: ["compare", *write_sides(folder)],
     "logs": lambda folder: ["compare", *write_logs(folder)],

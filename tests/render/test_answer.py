@@ -60,6 +60,17 @@ def test_several_logs_or_other_tables_have_no_such_sentence():
     assert write_answer(replace(report, overview=None), NONE) == report.title
 
 
+def test_several_logs_say_the_mean_step_of_each():
+    report, values = analyze(Path(__file__).parents[1] / "data" / "cases" / "rl_runs" / "03_length_drift")
+    names = [heading["title"] for heading in values["overview"]["headings"][1:]]
+    assert names == ["after_faster", "after_same_code", "before"]
+    answer = write_answer(report, NONE)
+    expected = [
+        f"{ns / 1e9:.0f} s in {name}" for ns, name in zip(values["overview"]["rows"][0][1:], names, strict=True)
+    ]
+    assert answer == f"A step takes {', '.join(expected)}."
+
+
 def test_snapshots_say_the_peak_and_where_it_was_allocated():
     report, values = analyze(EXAMPLES / "simulated_memory" / "leaking")
     peak = next(metric for metric in values["headline"] if metric["name"] == "peak_requested")

@@ -13,6 +13,7 @@ from sample_report import HOSTILE
 
 import tracekit
 from tracekit.compare.reports.comparison_report import build_comparison_report
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.model.report import Gate
 from tracekit.pipeline.comparing import compare_paths
 from tracekit.pipeline.options import Options
@@ -74,6 +75,51 @@ def test_parts_add_up_to_the_change_of_the_step(page, compared):
     assert [stages["gen"][end] for end in ("low", "high")] == [changes["gen"].low, changes["gen"].high]
 
 
+@pytest.fixture(scope="module")
+def traced():
+    """The same comparison with the graphs of its runs."""
+    return compare_paths(SIDES[:1], SIDES[1:], Options(timeline=True, graphs=True)).comparison
+
+
+def test_the_critical_path_of_each_run_is_in_its_rows_and_takes_the_time_of_the_table(traced):
+    """The path of a run has no hole, begins and ends in its counted steps, and the means of both sides are the table's."""
+    page = Page(render(build_comparison_report(traced), "html"))
+    row, start, length, kind, _ = page.started("critical", 5)
+    of_step, number, begin, wall, counted, *_ = page.started("steps", 10, 2)
+    assert number[counted == 1].min() > 0
+    means = {0: [], 1: []}
+    for at, described in enumerate(page.head["rows"]):
+        own = row == at + 1
+        if not own.any():
+            continue
+        steps = (of_step == at) & (counted == 1)
+        assert start[own][1:].tolist() == (start[own] + length[own])[:-1].tolist()
+        assert start[own][0] >= begin[steps].min()
+        assert (start[own] + length[own])[-1] <= (begin[steps] + wall[steps]).max()
+        means[described["side"]].append(int(length[own].sum()) / int(steps.sum()))
+    assert [len(of_side) for of_side in means.values()] == [4, 4]
+    for side, expected in enumerate((traced.critical.base, traced.critical.opt)):
+        assert sum(means[side]) / 4 == pytest.approx(expected)
+    assert {page.names[number] for number in kind} >= {part.kind for part in traced.critical.kinds if part.base > 1_000}
+
+
+def test_pieces_of_equal_files_are_on_the_rows_of_their_side_and_pieces_without_a_row_are_counted(traced):
+    base, opt = traced.timeline.sides
+    name, pid = base.processes[0].name, base.processes[0].pid
+    assert opt.processes[0].name == name
+    begin = base.critical.ts_ns[-1]
+    pieces = PathPieces(("other", name), (None, pid), (begin + 9, begin), (3, 7), ("gap", "host"), (None, "step"))
+    own = PathPieces((name,), (opt.processes[0].pid,), (opt.critical.ts_ns[-1],), (5,), ("call",), (None,))
+    sides = replace(base, critical=pieces), replace(opt, critical=own)
+    text = render(build_comparison_report(replace(traced, timeline=replace(traced.timeline, sides=sides))), "html")
+    page = Page(text)
+    row, _, length, kind, _ = page.columns("critical", 5)
+    assert [page.head["rows"][at - 1]["side"] for at in row.astype(int)] == [0, 1]
+    assert length.tolist() == [7, 5]
+    assert [page.names[number] for number in kind] == ["host", "call"]
+    assert "<li>critical path: 1 piece of a process without a row is not on the page</li>" in text
+
+
 def test_without_an_attribution_the_parts_are_the_stages_of_the_waterfall():
     report = build_comparison_report(comparison(change("gen", 60, 30), change("actor", 30, 40)))
     page = Page(render(report, "html"))
@@ -92,6 +138,21 @@ def test_the_gate_and_all_tables_but_that_of_the_parts_are_on_the_page(compared)
     assert {"By stage and class", "Step and stages", "Host ops by change"} <= set(titles)
     assert text.count("<p>Note: warning") == 6
     assert "<li>warning 7</li>" in text
+
+
+def test_the_first_table_has_no_bars_of_characters_and_no_note_repeats_the_basis():
+    """The console shows both; on the page, the tables next to it draw bars."""
+    report = build_comparison_report(comparison(change("gen", 60, 30), change("actor", 30, 40)))
+    assert report.overview.headings[-1].name == "bar"
+    assert report.basis
+    repeated = report.basis[0][:1].lower() + report.basis[0][1:]
+    text = render(replace(report, cautions=(repeated, "another caution")), "html")
+    overview = Page(text).head["comparison"]["overview"]
+    assert [title for title, _ in overview["columns"]][-1] != "size"
+    assert all(len(row) == len(overview["columns"]) for row in overview["rows"])
+    assert not any(mark in cell for row in overview["rows"] for cell in row for mark in "█▒")
+    basis = re.search(r'<div id="basis"[^>]*>(.*?)</div>', text, re.DOTALL)[1]
+    assert re.findall(r"<p>Note: (.*?)</p>", basis) == ["another caution"]
 
 
 def test_the_gate_is_beside_the_headline_and_what_did_not_pass_comes_first():

@@ -1,6 +1,7 @@
 """The explorer page of a driver's log alone: its steps and stages, read back and compared with the lines of the log."""
 
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from tracekit.model.stages import get_canonical_stage
 from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.pipeline.cache.page_checks import check_page_blocks
 from tracekit.pipeline.run import Options, analyze_uncached
+from tracekit.render.explorer.heads import LOG_NOTE
 from tracekit.render.explorer.page import write_explorer_page
 from tracekit.render.explorer.template import PageAssets
 
 LOG = Path(__file__).parents[2] / "examples" / "verl_cpu" / "metrics.jsonl"
-TEMPLATE = '<p>{{identity}}</p><script type="application/json" id="head">{{head}}</script>{{blocks}}'
+TEMPLATE = '<p>{{identity}}</p>{{basis}}<script type="application/json" id="head">{{head}}</script>{{blocks}}'
 ASSETS = PageAssets(TEMPLATE, "", "")
 
 
@@ -126,12 +128,22 @@ def test_the_table_of_stages_is_that_of_the_report_where_the_number_of_gpus_is_u
 
 def test_the_page_says_where_lengths_and_places_are_from(tmp_path):
     page, text = write_page(write_log(tmp_path, (1, {"gen": 1.0, "step": 2.0})))
-    note = page.head["identity"][-1]
-    assert "no start times" in note
-    assert note.replace("'", "&#x27;") in text[: text.index("<script")]
+    assert escape(LOG_NOTE) in text[: text.index("<script")]
+    assert LOG_NOTE not in page.head["identity"]
     (row,) = page.head["rows"]
     assert (row["kind"], row["thread"], row["lanes"], row["rank"]) == ("log", "driver log", [], None)
     assert page.head["kernels"] == page.columns("sums", 8).size == 0
+
+
+def test_the_page_of_a_log_has_every_table_of_the_report():
+    page, _ = write_page(LOG)
+    report = analyze(LOG)
+    expected = [(section.title, sheet.title) for section in report.sections for sheet in section.sheets]
+    assert len(expected) > 3
+    assert [(sheet["section"], sheet["title"]) for sheet in page.head["sheets"]] == expected
+    stages = next(sheet for sheet in page.head["sheets"] if sheet["title"] == "Stages of the step")
+    (rows,) = [sheet.rows for section in report.sections for sheet in section.sheets if sheet.title == stages["title"]]
+    assert [row[0] for row in stages["rows"]] == [row[0] for row in rows]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -236,6 +236,26 @@ def test_a_report_of_nothing_has_its_title_as_answer():
     assert "nothing <b>" in Page(render(Report("nothing <b>", "0"), "html")).text
 
 
+@pytest.mark.parametrize(("columns", "style"), [(6, ""), (7, ' class="below"')])
+def test_without_a_step_the_first_finding_is_the_answer_and_its_first_table_is_in_sight(columns, style):
+    """The finding of medium severity is the second one; a wide table is below the findings."""
+    names = [f"column {place}" for place in range(columns)]
+    sheet = Sheet("ranks", "Ranks that wait", tuple(Heading(name, name) for name in names), (("rank 2",) * columns,))
+    found = [Finding(f"r-{severity}", severity, f"claim of {severity}", "do it") for severity in ("high", "medium")]
+    sections = [
+        Section("other", "Other", findings=(found[1],), sheets=(replace(sheet, title="Other table"),)),
+        Section("hang", "Hang", findings=(found[0],), sheets=(sheet, replace(sheet, title="Second table"))),
+    ]
+    text = one(*sections)
+    assert "<h1>claim of high</h1>" in text
+    first = re.search(r'<section id="first".*?</section>', text, re.DOTALL)[0]
+    assert first.startswith(f'<section id="first"{style} aria-labelledby')
+    assert "Ranks that wait" in first
+    assert "Second table" not in first
+    own = one(*sections, overview=replace(sheet, title="Overview"))
+    assert "Overview" in re.search(r'<section id="first".*?</section>', own, re.DOTALL)[0]
+
+
 def test_findings_have_saving_evidence_places_and_caveats():
     evidence = (Metric("x", 0.5, "ratio", label="share of it"),)
     places = tuple(Place(rank=at) for at in range(9))

@@ -29,8 +29,8 @@ from tracekit.model.tables.frame import Frame
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.cache import saved_measurements
-from tracekit.pipeline.prediction.run_graphs import join_runs, lacks_graphs
-from tracekit.pipeline.prediction.timelines import list_timeline_processes
+from tracekit.pipeline.prediction.run_graphs import RunGraph, join_runs, lacks_graphs
+from tracekit.pipeline.prediction.timelines import list_timeline_processes, trace_critical_paths
 from tracekit.pipeline.run_grouping.primary_tool import select_primary_tool
 from tracekit.pipeline.summary.notes import list_value_rows
 from tracekit.readers import SERVER_LOGS, TRAINING_LOGS
@@ -110,32 +110,49 @@ def compare_paths(
     failures = sum(len(part.failures) for part in (*before.measured, *after.measured))
     failures += len(before.errors) + len(after.errors)
     comparison = compare_sides(before, after, choices)
-    if options.graphs:
-        comparison = _add_critical_paths(comparison, before, after)
     if options.timeline:
         comparison = replace(comparison, timeline=Timeline((), sides=_make_timeline_sides(before, after)))
+    if options.graphs:
+        comparison = _add_critical_paths(comparison, before, after)
     return ComparedPaths(comparison, failures)
 
 
 def _add_critical_paths(comparison: Comparison, base: ComparedSide, opt: ComparedSide) -> Comparison:
-    """Add the critical paths of both sides, if both have steps and every run has its graph; a warning if that raises."""
+    """Add the critical paths of both sides, compared and on the timeline; a warning if that raises.
+
+    Without steps on both sides, or without the graph of each run, they are not compared.
+    """
+    sides = comparison.timeline.sides if comparison.timeline else ()
+    owners, traced = [], []
     try:
-        paths = [_measure_side_paths(side) for side in (base, opt)]
+        for side in (base, opt):
+            graphs = _join_side_graphs(side)
+            owners.append(_measure_side_paths(side, graphs))
+            traced.append(trace_critical_paths(graphs) if sides else None)
     except TracekitError:
         raise
     except Exception as error:
         logging.getLogger(__name__).exception("comparing critical paths failed")
         warning = f"critical paths could not be compared: {describe_load_error(error)}"
         return replace(comparison, warnings=(*comparison.warnings, warning))
-    return replace(comparison, critical=compare_critical_paths(*paths))
+    if sides:
+        shown = tuple(replace(side, critical=pieces) for side, pieces in zip(sides, traced, strict=True))
+        comparison = replace(comparison, timeline=Timeline((), sides=shown))
+    return replace(comparison, critical=compare_critical_paths(*owners))
 
 
-def _measure_side_paths(side: ComparedSide) -> list[PathOwners]:
+def _join_side_graphs(side: ComparedSide) -> list[RunGraph]:
+    """Join the graphs of the runs of a side; none if the graph of a trace is missing."""
+    if any(map(lacks_graphs, side.measured)):
+        return []
+    return list(chain.from_iterable(join_runs(measured, side.dropped) for measured in side.measured))
+
+
+def _measure_side_paths(side: ComparedSide, graphs: Sequence[RunGraph]) -> list[PathOwners]:
     """Measure the critical path of each run that counts; none if the graph of one is missing."""
     steps = side.samples.get((STEP_TIME, None, None))
-    if steps is None or not side.measured or any(map(lacks_graphs, side.measured)):
+    if steps is None:
         return []
-    graphs = chain.from_iterable(join_runs(measured, side.dropped) for measured in side.measured)
     paths = [measure_path_owners(graph.job, graph.steps) for graph in graphs if (graph.run or "") in steps.runs]
     known = [path for path in paths if path is not None]
     return known if len(known) == len(steps.runs) else []

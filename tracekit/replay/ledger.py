@@ -75,48 +75,54 @@ def list_path_pieces(job: JobGraph, steps: JobSteps) -> Frame:
 
     Neighboring pieces of one owner are one. The last piece comes first.
     """
-    rows = _walk_path(job, steps) if len(steps) else []
-    sources = [job.processes[process].source for (process, _, _), _, _ in rows]
-    shifts = np.array([job.offset_ns[process] for (process, _, _), _, _ in rows], np.int64)
-    begin, end = (np.array([row[place] for row in rows], np.int64) for place in (1, 2))
+    process, kind, owner, begin, end = _list_owned_pieces(job, steps)
+    keys = (process * len(KINDS) + kind) * (owner.max(initial=0) + 2) + owner + 1
+    _, first, of_piece = np.unique(keys, return_index=True, return_inverse=True)
+    owners = zip(process[first].tolist(), kind[first].tolist(), owner[first].tolist(), strict=True)
+    names = [_name_edge_owner(job, *owned) for owned in owners]
+    sources = [job.processes[place].source for place in process.tolist()]
     return Frame.from_columns(
         {
             "source": texts([origin.name for origin in sources]),
             "pid": numbers([origin.pid for origin in sources]),
-            "ts_ns": begin + shifts,
+            "ts_ns": begin + np.asarray(job.offset_ns, np.int64)[process],
             "dur_ns": end - begin,
-            "kind": texts([KINDS[kind] for (_, kind, _), _, _ in rows]),
-            "name": texts([_name_edge_owner(job, *owned) for owned, _, _ in rows]),
+            "kind": texts([KINDS[number] for number in kind.tolist()]),
+            "name": texts([names[number] for number in of_piece.tolist()]),
         }
     )
 
 
-def _walk_path(job: JobGraph, steps: JobSteps) -> list[tuple[tuple[int, int, int], int, int]]:
-    """Walk the recorded critical path back: (process, kind and owner; begin; end) of each piece."""
-    timing, edges = job.settled.timing, job.edges
-    time, decider, source = timing.time.tolist(), timing.decider.tolist(), edges.source.tolist()
+def _list_owned_pieces(job: JobGraph, steps: JobSteps) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """List the process, kind and owner of each piece of the recorded critical path, its begin and its end."""
+    path, begin, end = _walk_path(job, steps) if len(steps) else (np.empty(0, np.int64),) * 3
+    process = job.process_of(job.edges.target[path]).astype(np.int64)
+    # An arrival at a collective is of no process: the piece is of the process that it came from.
+    process = np.where(process < len(job.processes), process, job.process_of(job.edges.source[path]))
+    kind, owner = job.edges.kind[path].astype(np.int64), job.edges.owner[path].astype(np.int64)
+    changes = (np.diff(process) != 0) | (np.diff(kind) != 0) | (np.diff(owner) != 0)
+    # The walk is backwards: the first edge of an owner has the end of its piece, the last one the begin.
+    first = np.flatnonzero(np.append(np.ones(min(len(path), 1), np.bool_), changes))
+    last = np.append(first[1:], len(path))[: len(first)] - 1
+    return process[first], kind[first], owner[first], begin[last], end[first]
+
+
+def _walk_path(job: JobGraph, steps: JobSteps) -> tuple[Ints, Ints, Ints]:
+    """Walk the recorded critical path back: each edge that took time, with the begin and end of its time."""
+    timing = job.settled.timing
+    time, decider, source = timing.time.tolist(), timing.decider.tolist(), job.edges.source.tolist()
     low, here = int(timing.time[steps.begin].min()), int(steps.end[timing.time[steps.end].argmax()])
-    rows: list[tuple[tuple[int, int, int], int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     until = time[here]
     while until > low and decider[here] >= 0:
         edge = decider[here]
         here = source[edge]
         begin = max(time[here], low)
-        if begin >= until:
-            continue
-        owned = _find_process(job, edge), int(edges.kind[edge]), int(edges.owner[edge])
-        end = until
-        if rows and rows[-1][0] == owned:
-            _, _, end = rows.pop()
-        rows.append((owned, begin, end))
-        until = begin
-    return rows
-
-
-def _find_process(job: JobGraph, edge: int) -> int:
-    """Find the process of an edge; that of its source for an arrival."""
-    of_target, of_source = job.process_of(np.array([job.edges.target[edge], job.edges.source[edge]], np.int32)).tolist()
-    return int(of_target if of_target < len(job.processes) else of_source)
+        if begin < until:
+            rows.append((edge, begin, until))
+            until = begin
+    path, begins, ends = np.array(rows, np.int64).reshape(-1, 3).T
+    return path, begins, ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,18 @@ const { formatCount, formatTime } = await load("format");
 
 prepare({ "comparison.html": { ranks: 2, steps: 4, comparison: true }, "hostile.html": { ranks: 2, steps: 2, comparison: true, hostile: `<img src=x onerror=alert(1)></script>{{code}}"'&` } });
 
+/** Clicks on each sixth pixel of the timeline at `x`, and gives the texts of the line below by lane, from top to bottom. */
+async function readLanes(page, x) {
+  const { x: left, y: top, height } = await page.locator("#timeline").boundingBox();
+  const lanes = [];
+  for (let y = 31; y < height; y += 6) {
+    await page.mouse.click(left + x, top + y);
+    const lane = [await page.textContent("#detail"), await read(page, "explorer.state.mark")];
+    if (lane[0] !== lanes.at(-1)?.[0]) lanes.push(lane);
+  }
+  return lanes;
+}
+
 const TABS = ["change", "kernels", "time", "tables"];
 
 for (const colorScheme of ["light", "dark"])
@@ -40,6 +52,40 @@ test("verdict, gate, both strips, parts and kernels are above 900 px", () =>
     assert.ok(gate.left >= headline.right && gate.top < headline.bottom && headline.top < gate.bottom, JSON.stringify([headline, gate]));
     assert.ok((await read(page, "document.documentElement.scrollHeight")) <= 2200);
   }));
+
+test("the critical path is a lane of both strips, each piece at the time of its own side", () =>
+  open("comparison.html", async (page) => {
+    assert.equal((await readLanes(page, 700)).filter(([text]) => text.includes("critical path")).length, 0);
+    await page.click("#critical");
+    await settle(page);
+    for (const aligned of [true, false]) {
+      await read(page, "explorer.timeline.setView(explorer.timeline.getSpan() * 0.55, explorer.timeline.getSpan() * 0.55 + 8e6)");
+      await settle(page);
+      // The pieces at an x by the alignment, without the lanes' own code.
+      const expected = await read(page, () => {
+        const { data, state } = explorer;
+        const [canvas, gutter] = [document.getElementById("timeline").clientWidth, 96];
+        const { row, start, length, name } = data.critical;
+        const find = (x) =>
+          state.pair.map((own) => {
+            const at = state.t + ((x - gutter) / (canvas - gutter)) * (state.e - state.t);
+            const piece = state.alignment?.pieces.get(own).filter((one) => one.at <= at).at(-1);
+            const time = piece ? piece.start + at - piece.at : at;
+            const slack = (state.e - state.t) / canvas;
+            const i = row.findIndex((other, k) => other === own && start[k] + slack < time && start[k] + length[k] - slack > time);
+            return i < 0 ? null : { x, row: own, t0: start[i], t1: start[i] + length[i], name: data.short[name[i]] };
+          });
+        const all = Array.from({ length: canvas - gutter }, (_, i) => find(gutter + i));
+        return all.slice(400).find(([base, opt]) => base && opt);
+      });
+      const lanes = (await readLanes(page, expected[0].x)).filter(([text]) => text.includes("critical path"));
+      assert.deepEqual(lanes.map(([, mark]) => mark), expected.map(({ row, t0, t1 }) => ({ row, t0, t1 })));
+      lanes.forEach(([text], side) => assert.ok(text.startsWith(`${["before", "after"][side]} · critical path · `) && text.includes(expected[side].name), text));
+      if (aligned) await page.click("#aligned");
+    }
+    await settle(page);
+    assert.match(new URL(page.url()).hash, /c=1/);
+  }, { reducedMotion: "reduce" }));
 
 test("the same stage of the same step begins at the same x; plain time is one action away", () =>
   open("comparison.html", async (page) => {

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { open, read, readFile, settle } from "./pages.mjs";
 import { prepareWritten, readTable } from "./written.mjs";
 
-prepareWritten("two", "many", "verl", "nsys", "snapshot", "log", "validation", "comparison");
+prepareWritten("two", "many", "verl", "nsys", "snapshot", "log", "validation", "comparison", "logs", "snapshots", "runs", "requests", "hang");
 
 /** Does actions one after the other, at most so many. */
 async function act(page, most, ...actions) {
@@ -158,6 +158,68 @@ test("who is late, of two ranks: 0 actions; of two roles: each rank has the wait
     assert.equal(new Set(names).size, names.length);
   });
 });
+
+for (const scheme of [{ viewport: { width: 1280, height: 900 } }, { viewport: { width: 390, height: 844 } }])
+  test(`which rank blocks a job, ${scheme.viewport.width} px: 0 actions to the claim, and the ranks of its group are in sight`, () =>
+    open(
+      "hang.html",
+      async (page) => {
+        const { sections } = JSON.parse(readFile("hang.json"));
+        const [{ claim }] = sections.flatMap(({ findings }) => findings);
+        const ranks = readTable("hang.json", "hang", sections.find(({ id }) => id === "hang").sheets[0].name);
+        assert.equal(ranks.length, 3);
+        assert.equal(await page.textContent("h1"), claim);
+        const rows = await page.$$eval("#first tbody tr", (all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+        assert.deepEqual(rows.map((cells) => cells.slice(1, 3)), ranks.map(({ rank, state }) => [String(rank), state]));
+        assert.ok(await page.isVisible("#first"));
+        const bottom = await page.$eval("h1", (element) => element.getBoundingClientRect().bottom);
+        assert.ok(bottom < 300, String(bottom));
+      },
+      // The page has no program: nothing to wait for.
+      { ...scheme, javaScriptEnabled: false },
+    ));
+
+test("which part of their time makes requests slow: 2 actions to the share of tools", () =>
+  open("requests.html", async (page) => {
+    const parts = readTable("requests.json", "requests", "request_parts");
+    const text = () => page.textContent("#issues");
+    assert.match(await text(), /the slowest 5 % of .* agent runs/);
+    await act(page, 2, () => page.click("#tab-tables"), () => page.click("#panel-tables summary:has-text('Time of requests by part')"));
+    const rows = await page.$$eval("#panel-tables details[open] tbody tr", (all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    assert.deepEqual(rows.map(([part]) => part), parts.map(({ part }) => part));
+    // Below 1 %, a share has more digits.
+    rows.forEach(([, share], i) => parts[i].share_ratio < 0.01 || assert.equal(share.replaceAll("\u00a0", " "), `${(parts[i].share_ratio * 100).toFixed(1)} %`));
+    assert.ok(rows.some(([part]) => part === "tools"));
+  }));
+
+test("several logs: the answer has the step of each; each has its row with its name and its chart, the whole run at first", () =>
+  open("runs.html", async (page) => {
+    const { headings, rows } = JSON.parse(readFile("runs.json")).overview;
+    const names = headings.slice(1).map(({ title }) => title);
+    assert.equal(names.length, 3);
+    const answer = (await page.textContent("h1")).replaceAll("\u00a0", " ");
+    names.forEach((name, i) => assert.ok(answer.includes(`${Math.round(rows[0][i + 1] / 1e9)} s in ${name}`), answer));
+    assert.deepEqual(await read(page, "explorer.data.rows.map((_, row) => explorer.data.labelRow(row))"), names);
+    assert.deepEqual(await page.$$eval("#panel-time h3", (all) => all.map((title) => title.textContent)), names.map((name) => `Stages by step, ${name}`));
+    const [view, span] = await read(page, "[explorer.state.e - explorer.state.t, explorer.data.head.span]");
+    assert.ok(view >= span);
+    // Logs have no ranks to order by.
+    assert.equal(await page.locator("#order").count(), 0);
+  }));
+
+for (const name of ["logs", "snapshots"])
+  test(`did my change help, ${name}: the first table is whole at 1280 px, and no note repeats the basis`, () =>
+    open(`${name}.html`, async (page) => {
+      const [wide, room] = await page.$$eval("table", (all) => {
+        const box = all.find((table) => /size|change/.test(table.tHead.textContent)).parentElement;
+        return [Math.max(...[...document.querySelectorAll("main .two .table")].map((one) => one.scrollWidth - one.clientWidth)), box.clientWidth];
+      });
+      assert.ok(room > 300);
+      assert.equal(wide, 0);
+      assert.ok(!(await page.textContent(".two")).includes("█"));
+      const lines = await page.$$eval("#basis p", (all) => all.map((line) => line.textContent.replace(/^Note: /, "").toLowerCase()));
+      for (const line of lines) assert.equal(lines.filter((other) => other.includes(line)).length, 1, line);
+    }));
 
 for (const name of ["log", "validation"])
   test(`the longest stage of ${name}: the answer and the Time tab say the same, 0 actions`, () =>

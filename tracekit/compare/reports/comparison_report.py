@@ -93,12 +93,12 @@ def build_comparison_report(comparison: Comparison) -> Report:
 
 
 def _list_timeline_sides(comparison: Comparison) -> Iterator[TimelineSide]:
-    """List both sides of the page: their processes, if the comparison has them, and the steps that it excludes."""
+    """List both sides of the page: their processes and critical paths, if the comparison has them, and the steps that it excludes."""
     sides = comparison.timeline.sides if comparison.timeline else (TimelineSide(""), TimelineSide(""))
     for name, side in zip((comparison.base, comparison.opt), sides, strict=True):
         dropped = [(step.run, step.step) for step in comparison.dropped if step.side == name]
         excluded = tuple((run, number) for run, number in dropped if number is not None)
-        yield TimelineSide(name, side.processes, excluded)
+        yield TimelineSide(name, side.processes, excluded, side.critical)
 
 
 def describe_comparison(comparison: Comparison) -> str:

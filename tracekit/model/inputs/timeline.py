@@ -44,11 +44,15 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSide:
-    """One side of a comparison: its name, its processes, and the run and number of each step that does not count."""
+    """One side of a comparison: its name, its processes, and the critical path of its runs.
+
+    `excluded` are the run and number of each step that does not count.
+    """
 
     name: str
     processes: tuple[TimelineProcess, ...] = ()
     excluded: tuple[tuple[str, int], ...] = ()
+    critical: PathPieces | None = None
 
 
 @dataclass(frozen=True, slots=True)

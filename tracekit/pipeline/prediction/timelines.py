@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from itertools import chain
 
 from tracekit.analyses.memory.card_holders import list_timeline
 from tracekit.job.memory.card_timeline import list_engine_states
@@ -15,6 +14,7 @@ from tracekit.model.tables.slots import PAGE_CAUSES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline.prediction.run_graphs import RunGraph
 from tracekit.replay.ledger import list_path_pieces
+from tracekit.replay.what_if_tables import KIND_LABELS
 
 
 def make_timeline(measured: Measurements, critical: PathPieces | None) -> Timeline | None:
@@ -39,7 +39,12 @@ def list_timeline_processes(measured: Measurements) -> Iterator[TimelineProcess]
 
 
 def trace_critical_paths(graphs: Sequence[RunGraph]) -> PathPieces | None:
-    """Trace the recorded critical path of each run; None without a run."""
+    """Trace the recorded critical path of each run, with kinds as tables name them; None without a run."""
     paths = [list_path_pieces(graph.job, graph.steps) for graph in graphs]
-    columns = (chain.from_iterable(path.values(field.name) for path in paths) for field in fields(PathPieces))
-    return PathPieces(*map(tuple, columns)) if paths else None
+    if not paths:
+        return None
+    columns = {
+        field.name: [value for path in paths for value in path.values(field.name)] for field in fields(PathPieces)
+    }
+    columns["kind"] = [KIND_LABELS[kind] for kind in columns["kind"]]
+    return PathPieces(*map(tuple, columns.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +28,8 @@ LONGEST = 16
 """Longest merged piece, in limits."""
 
 
-class _Path(NamedTuple):
-    """Pieces in order of time: row + 1 (0: unknown), start, length, and the numbers of kind and name (0: none)."""
+class PagePieces(NamedTuple):
+    """Pieces in order of time, each run by itself: row + 1 (0: unknown), start, length, and the numbers of kind and name (0: none)."""
 
     row: Ints
     start: Ints
@@ -49,36 +50,47 @@ def fit_critical_path(rows: ExplorerRows, pieces: PathPieces | None, names: Page
     if pieces is None:
         return PagePath({}, [])
     texts = PageNames()
-    whole = _arrange_pieces(rows, pieces, texts)
+    return fit_path(arrange_pieces(rows, range(len(rows.rows)), pieces, texts), texts, names, budget_bytes)
+
+
+def fit_path(pieces: PagePieces, texts: PageNames, names: PageNames, budget_bytes: int) -> PagePath:
+    """Encode a path, whole or with short neighbors merged, in its share of the budget; `texts` are those of its numbers."""
+    if not len(pieces.row):
+        return PagePath({}, [])
     for limit in LIMITS_NS:
-        path = _merge_short_pieces(whole, limit) if limit else whole
+        path = _merge_short_pieces(pieces, limit) if limit else pieces
         kind, name = _number_on_page(path, [*texts.numbers], names)
         start = fold_signs(take_differences(path.start))
         block = compress_block(encode_columns([path.row, start, path.length, kind, name]))
         if measure_block("critical", len(block)) <= budget_bytes * BYTES_OF_PATH:
-            return PagePath({"critical": block}, _describe_merged(len(whole.row), len(path.row), limit))
+            return PagePath({"critical": block}, _describe_merged(len(pieces.row), len(path.row), limit))
     return PagePath({}, ["the critical path does not fit on the page"])
 
 
-def _arrange_pieces(rows: ExplorerRows, pieces: PathPieces, texts: PageNames) -> _Path:
-    """Arrange the pieces by time, with rows and clock of the page. A piece of an unknown process is on row 0."""
-    places: dict[tuple[str, int | None], tuple[int, int]] = {}
-    for number, row in enumerate(rows.rows):
-        data = row.process.data
-        place = number + 1, row.process.shift_ns - data.base_ns
+def arrange_pieces(rows: ExplorerRows, chosen_rows: Sequence[int], pieces: PathPieces, texts: PageNames) -> PagePieces:
+    """Arrange the pieces of paths through chosen rows by run and time, on the clock of the page.
+
+    A piece of an unknown process is on row 0.
+    """
+    places: dict[tuple[str, int | None], tuple[int, int, int]] = {}
+    runs: dict[str, int] = {}
+    for number in chosen_rows:
+        process = rows.rows[number].process
+        data = process.data
+        run = runs.setdefault(data.source.run, len(runs))
         for file in list_file_names(data):
-            places.setdefault((file, data.source.pid), place)
-    on_page = [places.get(key, (0, -rows.begin_ns)) for key in zip(pieces.source, pieces.pid, strict=True)]
-    row_numbers, shift = np.array(on_page, np.int64).reshape(-1, 2).T
+            places.setdefault((file, data.source.pid), (number + 1, process.shift_ns - data.base_ns, run))
+    on_page = [places.get(key, (0, -rows.begin_ns, 0)) for key in zip(pieces.source, pieces.pid, strict=True)]
+    row_numbers, shift, run_numbers = np.array(on_page, np.int64).reshape(-1, 3).T
     start = np.array(pieces.ts_ns, np.int64) + shift
     texts.number_texts([""])
     name = texts.number_texts([name or "" for name in pieces.name])
-    order = np.argsort(start, kind="stable")
+    order = np.lexsort((start, run_numbers))
     columns = (row_numbers, start, np.array(pieces.dur_ns, np.int64), texts.number_texts(pieces.kind), name)
-    return _Path(*(column[order] for column in columns))
+    return PagePieces(*(column[order] for column in columns))
 
 
-def _merge_short_pieces(path: _Path, limit: int) -> _Path:
+def _merge_short_pieces(path: PagePieces, limit: int) -> PagePieces:
     """Merge short neighbors of a row: a merged piece has the kind of its longest member, and the name of all or none."""
     end, part = path.start + path.length, path.start // (LONGEST * limit)
     short = path.length < limit
@@ -92,10 +104,10 @@ def _merge_short_pieces(path: _Path, limit: int) -> _Path:
     low, high = np.minimum.reduceat(path.name, opens), np.maximum.reduceat(path.name, opens)
     start = path.start[opens]
     length = np.maximum.reduceat(end, opens) - start
-    return _Path(path.row[opens], start, length, path.kind[longest], np.where(low == high, low, 0))
+    return PagePieces(path.row[opens], start, length, path.kind[longest], np.where(low == high, low, 0))
 
 
-def _number_on_page(path: _Path, texts: list[str], names: PageNames) -> tuple[Ints, Ints]:
+def _number_on_page(path: PagePieces, texts: list[str], names: PageNames) -> tuple[Ints, Ints]:
     """Number the kinds, and the names + 1 (0: none), of a path on the page; `texts` are those of its numbers."""
     name = names.number_texts([texts[number] for number in path.name.tolist()])
     kind = names.number_texts([texts[number] for number in path.kind.tolist()])

@@ -18,7 +18,7 @@ KINDS = ("compute", "communication", "copies")
 ROW_KINDS = ("device", "thread", "log")
 _NO_ROWS = np.empty(0, np.int64)
 
-LOG_NOTE = "lengths from the driver's log, which has no start times: stages are in the order of the pipeline"
+LOG_NOTE = "Lengths are from the driver's log, which has no start times: stages are in the order of the pipeline."
 
 
 def describe_details(details: PageDetails, rows: ExplorerRows) -> dict[str, Any]:

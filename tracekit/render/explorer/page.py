@@ -35,9 +35,9 @@ from tracekit.render.explorer.overlays import encode_memories, encode_memory_cur
 from tracekit.render.explorer.plain.answer import write_answer
 from tracekit.render.explorer.plain.first_screen import write_finding_items, write_top_kernels, write_unanswered
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables, write_overview
-from tracekit.render.explorer.plain.notes import write_basis, write_notes, write_plans
+from tracekit.render.explorer.plain.notes import NO_TIMELINE, write_basis, write_notes, write_plans
 from tracekit.render.explorer.processes import ExplorerRows, arrange_rows
-from tracekit.render.explorer.report_values import RankDelays, read_counted_steps, read_rank_delays
+from tracekit.render.explorer.report_values import RankDelays, describe_sheet, read_counted_steps, read_rank_delays
 from tracekit.render.explorer.tables import (
     encode_ranges,
     encode_steps,
@@ -93,12 +93,12 @@ def write_explorer_page(
     memories, pieces = encode_memories(rows, details.numbering, engines, budget_bytes)
     store.blocks |= details.blocks | curves | pieces
     has_timeline = bool(rows.rows or memories)
-    identity = [*phrases.list_identity_facts(report)[1:], *list_row_notes(rows), *path.notes]
+    identity = [*phrases.list_identity_facts(report)[1:], *path.notes]
     head = {
         **_describe_report(report, delays),
         **_describe_page_rows(rows, delays),
         **describe_details(details, rows),
-        **describe_logged_stages(report, rows),
+        **_describe_log_page(report, rows),
         "identity": identity,
         "bins": bins.count,
         "width": bins.width,
@@ -111,7 +111,7 @@ def write_explorer_page(
     }
     values = {
         **_write_plain_values(report, delays, findings, dropped_items),
-        **_write_tables(report, budget_bytes, has_timeline=has_timeline),
+        **_write_basis_and_tables(report, budget_bytes, list_row_notes(rows), has_timeline=has_timeline),
         "identity": escape(" · ".join(identity)),
         **_write_kernels(rows, sums, details.texts),
         **inline_assets(assets if has_timeline else PageAssets(assets.template, assets.style, "")),
@@ -136,6 +136,14 @@ def _add_exact_tables(
     for name, table in zip(("steps", "ranges", "sums"), tables, strict=True):
         store.add_block(name, table)
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
+
+
+def _describe_log_page(report: Report, rows: ExplorerRows) -> dict[str, Any]:
+    """Describe the stages and all tables of the report of a log; nothing on other pages."""
+    if not has_log_rows(rows):
+        return {}
+    sheets = [describe_sheet(section.title, sheet) for section in report.sections for sheet in section.sheets]
+    return {"sheets": sheets, **describe_logged_stages(report, rows)}
 
 
 def _list_pins(findings: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
@@ -198,12 +206,15 @@ def _write_kernels(rows: ExplorerRows, sums: Sequence[Ints], texts: Sequence[str
     return {"kernels": write_top_kernels(sums, texts, KINDS), "no_top": " hidden" if hidden else ""}
 
 
-def _write_tables(report: Report, budget_bytes: int, *, has_timeline: bool) -> dict[str, str]:
-    """Render the tables: for readers without scripts, or in sight of all on a page without a timeline."""
+def _write_basis_and_tables(
+    report: Report, budget_bytes: int, notes: Sequence[str], *, has_timeline: bool
+) -> dict[str, str]:
+    """Render the basis, and the tables: for readers without scripts, or in sight of all on a page without a timeline."""
     share = BYTES_OF_TABLES if has_timeline else BYTES_OF_TABLES_ALONE
+    why = f'<p class="quiet">{escape(NO_TIMELINE)}</p>'
     tables = write_folded_tables(report if has_timeline else replace(report, overview=None), budget_bytes * share)
     return {
         "overview": "" if has_timeline else write_overview(report),
-        "basis": write_basis(report, has_timeline=has_timeline),
-        "tables": f"<noscript>{tables}</noscript>" if has_timeline else f'<section id="tables">{tables}</section>',
+        "basis": write_basis(report, notes),
+        "tables": f"<noscript>{tables}</noscript>" if has_timeline else f'<section id="tables">{why}{tables}</section>',
     }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from tracekit.model.records import dataclass
-from tracekit.model.report import Cell, Report
+from tracekit.model.report import Cell, Report, Sheet
+from tracekit.render import phrases
+from tracekit.render.escape import make_printable
 from tracekit.render.explorer.inputs.process_files import FileLabels
+from tracekit.render.grid import make_grid
 
 SHARES = (
     ("compute_ratio", "compute"),
@@ -105,3 +109,27 @@ def read_counted_steps(report: Report) -> list[int] | None:
     """Read the numbers of the steps that count, without warm-up; None if the report does not list them."""
     numbers = {number for of_run in report.counted_steps for number in of_run.numbers}
     return sorted(numbers) if report.counted_steps else None
+
+
+TABLE_ROWS = 60
+"""Rows of a table in the head of the page at most."""
+
+
+def _drop_bars(sheet: Sheet) -> Sheet:
+    """Drop the last column if it has bars."""
+    if not sheet.headings or sheet.headings[-1].name != "bar":
+        return sheet
+    return replace(sheet, headings=sheet.headings[:-1], rows=tuple(row[:-1] for row in sheet.rows))
+
+
+def describe_sheet(title: str, sheet: Sheet) -> dict[str, Any]:
+    """Describe a table as texts, without bars of characters: the page draws its own."""
+    grid = make_grid(_drop_bars(sheet), TABLE_ROWS)
+    missing = phrases.describe_missing_rows(len(grid.rows), grid.more, grid.omitted, "the JSON report has all")
+    return {
+        "section": make_printable(title, 120),
+        "title": grid.title,
+        "columns": [[column.title, int(column.numeric)] for column in grid.columns],
+        "rows": grid.rows,
+        "note": " ".join(text for text in (grid.caption, missing) if text),
+    }

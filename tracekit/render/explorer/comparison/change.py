@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracekit.model.report import Cell, Chart, Report, Sheet
-from tracekit.render import phrases
 from tracekit.render.escape import make_printable
-from tracekit.render.explorer.report_values import get_sheet_columns
-from tracekit.render.grid import make_grid
+from tracekit.render.explorer.report_values import describe_sheet, get_sheet_columns
 
 NAME_LIMIT = 300
-TABLE_ROWS = 60
 """Characters of a name of a part."""
 
 _PATH_SEPARATOR, _KERNEL_SEPARATOR = " > ", " · "
@@ -32,9 +29,9 @@ def describe_page_change(report: Report, names: Sequence[str]) -> dict[str, Any]
         "ends": [chart.marks[0][3], chart.marks[-1][3]] if chart else None,
         "parts": list(_list_leaf_parts(report)) or list(_list_waterfall_parts(chart)),
         "stages": list(_list_stage_intervals(report)),
-        "overview": _describe_sheet("", report.overview) if report.overview else None,
+        "overview": describe_sheet("", report.overview) if report.overview else None,
         "missing": [make_printable(section.reason, 400) for section in report.sections if section.status == "skipped"],
-        "sheets": [_describe_sheet(title, sheet) for title, sheet in _list_sheets(report)],
+        "sheets": [describe_sheet(title, sheet) for title, sheet in _list_sheets(report)],
     }
 
 
@@ -104,16 +101,3 @@ def _list_sheets(report: Report) -> Iterator[tuple[str, Sheet]]:
         for sheet in section.sheets:
             if sheet.name not in shown:
                 yield section.title, sheet
-
-
-def _describe_sheet(title: str, sheet: Sheet) -> dict[str, Any]:
-    """Describe a table as texts."""
-    grid = make_grid(sheet, TABLE_ROWS)
-    missing = phrases.describe_missing_rows(len(grid.rows), grid.more, grid.omitted, "the JSON report has all")
-    return {
-        "section": make_printable(title, 120),
-        "title": grid.title,
-        "columns": [[column.title, int(column.numeric)] for column in grid.columns],
-        "rows": grid.rows,
-        "note": " ".join(text for text in (grid.caption, missing) if text),
-    }

@@ -13,12 +13,14 @@ from tracekit.render.escape import make_printable
 from tracekit.render.explorer.bins import choose_bins, iterate_bin_planes
 from tracekit.render.explorer.blocks import PageBlockStore
 from tracekit.render.explorer.comparison.change import NAME_LIMIT, describe_page_change
+from tracekit.render.explorer.comparison.critical_path import fit_side_paths
 from tracekit.render.explorer.comparison.sides import PageSide, SideRows, arrange_side_rows
 from tracekit.render.explorer.details import fit_details
 from tracekit.render.explorer.heads import describe_details, describe_page_row, list_row_notes
 from tracekit.render.explorer.kernels import add_kernels
 from tracekit.render.explorer.page import BUDGET_BYTES, BYTES_OF_TABLES, ExplorerPage
 from tracekit.render.explorer.plain.folded_tables import write_folded_tables
+from tracekit.render.explorer.processes import ExplorerRows
 from tracekit.render.explorer.report_values import NO_RANKS
 from tracekit.render.explorer.tables import encode_ranges, encode_steps, list_page_ranges, list_page_sums
 from tracekit.render.explorer.template import PageAssets, dump_compactly, dump_head, fill_template, inline_assets
@@ -44,12 +46,14 @@ def write_comparison_page(
     details = fit_details(rows, budget_bytes)
     ranges = list_page_ranges(rows, details.numbering)
     store, bins = PageBlockStore(), choose_bins(rows, budget_bytes)
-    store.add_block("names", dump_compactly({"names": details.texts, "paths": details.paths}).encode())
+    path = fit_side_paths(arranged, sides, details.names, budget_bytes)
+    texts = details.texts + details.names.list_texts_from(len(details.texts))
+    store.add_block("names", dump_compactly({"names": texts, "paths": details.paths}).encode())
     store.add_block("steps", encode_steps(rows, None, arranged.excluded))
     store.add_block("ranges", encode_ranges(ranges))
     store.add_block("bins", b"".join(plane.tobytes() for plane in iterate_bin_planes(rows, bins)))
     store.add_block("sums", encode_columns(list_page_sums(rows, details.numbering, ranges)))
-    store.blocks |= details.blocks
+    store.blocks |= details.blocks | path.blocks
     head = {
         "title": make_printable(report.title, 120),
         "version": make_printable(report.tool_version, 40),
@@ -70,10 +74,8 @@ def write_comparison_page(
         "identity": escape(" · ".join(map(make_printable, report.identity))),
         "sentence": escape(make_printable(report.answer, phrases.SENTENCE)),
         "gate": _write_gate(report),
-        "basis": _write_texts(
-            "p", (*report.basis, *(f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows))))
-        ),
-        "notes": _write_notes([caveat for section in report.sections for caveat in section.caveats]),
+        "basis": _write_texts("p", (*report.basis, *_list_basis_notes(report, rows))),
+        "notes": _write_notes([*(caveat for section in report.sections for caveat in section.caveats), *path.notes]),
         "parts": _write_static_parts(head["comparison"]["parts"]),
         "tables": write_folded_tables(report, budget_bytes * BYTES_OF_TABLES),
         **inline_assets(assets),
@@ -100,6 +102,12 @@ def _describe_side_rows(arranged: SideRows) -> dict[str, Any]:
 def _write_texts(tag: str, texts: Sequence[str]) -> str:
     """Render texts as elements of one kind."""
     return "".join(f"<{tag}>{escape(make_printable(text, phrases.SENTENCE))}</{tag}>" for text in texts)
+
+
+def _list_basis_notes(report: Report, rows: ExplorerRows) -> list[str]:
+    """List the notes that the basis of the answer does not contain."""
+    basis = " ".join(report.basis).lower()
+    return [f"Note: {text}" for text in (*report.cautions, *list_row_notes(rows)) if text.lower() not in basis]
 
 
 def _write_gate(report: Report) -> str:

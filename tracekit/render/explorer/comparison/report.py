@@ -29,7 +29,7 @@ def _unpack_side(side: TimelineSide) -> PageSide:
     for run, step in side.excluded:
         excluded.setdefault(run, set()).add(step)
     steps = {run: frozenset(numbers) for run, numbers in excluded.items()}
-    return PageSide(side.name, unpack_processes(side.processes), steps)
+    return PageSide(side.name, unpack_processes(side.processes), steps, side.critical)
 
 
 def unpack_processes(processes: Sequence[TimelineProcess]) -> list[PageBlocks]:

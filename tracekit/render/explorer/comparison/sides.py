@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tracekit.model.inputs.timeline import PathPieces
 from tracekit.model.records import dataclass
 from tracekit.render.explorer.inputs.process_files import ProcessData, find_time_bounds, merge_process_files
 from tracekit.render.explorer.processes import ExplorerRows, PageProcess, PageRow, make_order_key
@@ -11,11 +12,15 @@ from tracekit.render.explorer.processes import ExplorerRows, PageProcess, PageRo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageSide:
-    """One side: its name, the data of its processes, and the numbers of the steps of each run that do not count."""
+    """One side: its name, the data of its processes, and the critical path of its runs.
+
+    `excluded` are the numbers of the steps of each run that do not count.
+    """
 
     name: str
     processes: Sequence[ProcessData]
     excluded: Mapping[str, frozenset[int]]
+    critical: PathPieces | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

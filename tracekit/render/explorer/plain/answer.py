@@ -22,7 +22,10 @@ LEAST_PART = 0.02
 
 
 def write_answer(report: Report, delays: RankDelays) -> str:
-    """Write the answer: the step and its parts, and the rank that others wait for; or the peak of memory and its parts."""
+    """Write the answer: the step and its parts, and the rank that others wait for; or the peak of memory and its parts.
+
+    Without a step and a peak, as in the dumps of a job that hangs, the first finding is the answer.
+    """
     metrics = {metric.name: metric.value for metric in report.headline}
     step_ns = metrics.get("step_wall")
     if report.answer:
@@ -32,8 +35,18 @@ def write_answer(report: Report, delays: RankDelays) -> str:
         sentence = _join_answer_parts(f"A step takes {format_quantity(step_ns, 'ns')}", shares)
         sentence = " ".join(filter(None, (sentence, _write_late_rank(delays, step_ns))))
     else:
-        sentence = _write_logged_step(report) or _write_memory_peak(report) or report.title
+        sentence = (
+            _write_logged_step(report)
+            or _write_logged_runs(report)
+            or _write_memory_peak(report)
+            or _write_first_claim(report)
+        )
     return make_printable(sentence, phrases.SENTENCE)
+
+
+def _write_first_claim(report: Report) -> str:
+    """Write the claim of the first finding; the title without one."""
+    return report.findings[0].claim if report.findings else report.title
 
 
 def _format_answer_share(share: float | None) -> str:
@@ -99,6 +112,19 @@ def _write_logged_step(report: Report) -> str:
     (_, mean_ns, *_), *stages = rows
     begin = f"A step takes {format_quantity(mean_ns, 'ns')} on average (median {format_quantity(medians[0], 'ns')})"
     return _join_answer_parts(begin, list(_list_answer_stages(stages)))
+
+
+def _write_logged_runs(report: Report) -> str:
+    """Write the mean step of each of several logs, where the first table has a column per run; empty otherwise."""
+    sheet = report.overview
+    if sheet is None or not sheet.rows or [heading.name for heading in sheet.headings[:1]] != ["stage"]:
+        return ""
+    columns = list(zip(sheet.headings, sheet.rows[0], strict=True))[1:]
+    known = [(heading, ns) for heading, ns in columns if heading.unit == "ns" and isinstance(ns, int | float)]
+    if len(known) < max(len(columns), 2):
+        return ""
+    steps = [f"{format_quantity(ns, heading.unit)} in {heading.title}" for heading, ns in known]
+    return f"A step takes {', '.join(steps)}."
 
 
 def _list_answer_stages(stages: list[tuple[Cell, ...]]) -> Iterator[str]:

@@ -22,15 +22,27 @@ LONGEST_NAME = 1_000
 
 MOST_OVERVIEW_ROWS = 40
 
+COLUMNS_BESIDE_FINDINGS = 6
+"""Columns of the first table above which it is below the findings, over the whole width."""
+
 
 def write_overview(report: Report) -> str:
-    """Render the first table of a report; empty without one."""
-    if report.overview is None:
+    """Render the first table of a report, otherwise that behind its first finding; empty without either."""
+    sheet = report.overview or _find_first_evidence(report)
+    if sheet is None:
         return ""
-    title, table, notes = _write_sheet(report.overview, MOST_OVERVIEW_ROWS)
-    return (
-        f'<section id="first" aria-labelledby="first-title"><h2 id="first-title">{title}</h2>{table}{notes}</section>'
+    title, table, notes = _write_sheet(sheet, MOST_OVERVIEW_ROWS)
+    style = ' class="below"' if len(sheet.headings) > COLUMNS_BESIDE_FINDINGS else ""
+    return f'<section id="first"{style} aria-labelledby="first-title"><h2 id="first-title">{title}</h2>{table}{notes}</section>'
+
+
+def _find_first_evidence(report: Report) -> Sheet | None:
+    """Find the first table of the section with the first finding; None without one."""
+    first = report.findings[:1]
+    sheets = (
+        sheet for section in report.sections if first and first[0] in section.findings for sheet in section.sheets
     )
+    return next(sheets, None)
 
 
 def write_folded_tables(report: Report, most_bytes: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from tracekit.model.report import Finding, Report, Section
@@ -19,12 +19,10 @@ MOST_PLACES = 4
 NO_TIMELINE = "No timeline: it needs the traces of a profile (tracekit analyze PROFILE -o report.html)."
 
 
-def write_basis(report: Report, *, has_timeline: bool) -> str:
-    """Render numbers with bounds, the basis of the answer, and why the page has no timeline."""
+def write_basis(report: Report, notes: Sequence[str]) -> str:
+    """Render numbers with bounds, the basis of the answer, and notes on it."""
     lines = [phrases.format_metric(metric) for metric in report.headline if metric.low is not None]
-    lines += [make_printable(line, phrases.SENTENCE) for line in report.basis]
-    if not has_timeline:
-        lines.append(NO_TIMELINE)
+    lines += [make_printable(line, phrases.SENTENCE) for line in (*report.basis, *notes)]
     return "".join(f'<p class="quiet">{escape(line)}</p>' for line in lines)
 
 

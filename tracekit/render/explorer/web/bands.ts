@@ -248,7 +248,7 @@ export function makeBands(stairs: Staircase, snapshot: Snapshot, pick: (time: nu
     drag.moved ||= Math.abs(by) > 3;
     if (drag.moved) show(drag.from - (by / (width - LEFT)) * (drag.to - drag.from), drag.to - drag.from);
   };
-  canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
+  canvas.onpointerleave = () => showTip(canvas);
   canvas.onpointercancel = () => {
     drag = null;
   };

@@ -1,17 +1,16 @@
 // A comparison: parts of the change as a waterfall and an icicle, kernels of both sides, and the tables of the report.
-import type { Part, Sheet, StageChange } from "./data";
+import type { Part, StageChange } from "./data";
 import { formatBytes, formatCount, formatTime, shortenName } from "./format";
 import { buildTree, makeFlame, type Node } from "./flame";
 import type { Page } from "./scope";
 import { isMatchedByNumber, matchSteps } from "./align";
 import { capitalize, find, type Parts, type Tab } from "./shell";
-import { type Column, countKernels, groupWork, hasStep, make, makeButton, makeChip, makeTable, type Work } from "./tables";
+import { type Column, countKernels, groupWork, hasStep, listSheets, make, makeButton, makeChip, makeSheet, makeTable, type Work } from "./tables";
 import { getKindColor, getStageColor, isStage, soften } from "./theme";
 
 const MOST_BARS = 9;
 const FIRST_KERNELS = 9;
 const FIRST_ROWS = 12;
-const FIRST_SHEETS = 3;
 /** Parts of ns and of bytes that are due to rounding are no part of the change. */
 const ROUNDING = 0.5;
 
@@ -319,26 +318,11 @@ export function makeChange(page: Page) {
     const answer = `${formatCount(faster)} of ${formatCount(changes.length)} ${noun}s take less time per step after.`;
     return [make("p", "answer", answer), makeTable(makeColumns(), changes, { name: `All ${noun}s`, by: 3, limit: 25, csv: true, note: describe(), pick: (row) => page.search(name(row)) })];
   }
-  function makeSheet({ title, columns, rows, note }: Sheet, limit = 100): HTMLElement {
-    const list = columns.map(([text, numeric], i): Column<string[]> => ({ title: text, get: (row) => row[i], full: (row) => row[i], ...(numeric ? { text: true } : {}) }));
-    return makeTable(list, rows, { name: title, by: -1, limit, note });
-  }
-  function makeSheetTab(): Parts {
-    return sheets.map((sheet, number) => {
-      const box = make("details");
-      box.append(make("summary", "", sheet.title === sheet.section ? sheet.title : `${sheet.section}: ${sheet.title}`));
-      // A table is built when it is opened.
-      box.ontoggle = () => box.childElementCount < 2 && box.append(makeSheet(sheet));
-      // Without parts, the tables are what there is to read.
-      box.open = !parts.length && number < FIRST_SHEETS;
-      return box;
-    });
-  }
   const tabs: Tab[] = [
     ...(parts.length ? [{ id: "change", title: "Change", build: makeChangeTab }] : []),
     ...(!LOGS && head.rows.length ? [{ id: "kernels", title: noun === "kernel" ? "Kernels" : "Operators", build: makeKernelTab }] : []),
   ];
-  const sheetTab: Tab = { id: "tables", title: "All tables", build: makeSheetTab };
+  const sheetTab: Tab = { id: "tables", title: "All tables", build: () => listSheets(sheets, !parts.length) };
 
   /** Says which steps of both sides belong together, where their numbers differ. */
   function drawMatching(): void {

@@ -116,6 +116,8 @@ export interface Head {
   host_floor?: number;
   comparison?: Comparison;
   threads?: string[][];
+  /** All tables of the report of a log. */
+  sheets?: Sheet[];
   /** Table of the stages of a log alone. */
   overview?: { rows: [stage: string, ns: number, share: number, hours: number | null, how: string][]; caption: string } | null;
 }
@@ -197,17 +199,21 @@ export interface Segment {
   depth: number;
 }
 export interface Critical {
+  /** -1: the process is not on the page. */
   row: Int32Array;
   start: Float64Array;
   length: Float64Array;
   kind: Float64Array;
   name: Int32Array;
+  longest: number;
 }
 export interface RowData {
   steps: Step[];
   ranges: Range[][];
   cells: Cell[];
   gaps: number[];
+  /** Start of each gap of `gaps`. */
+  starts: number[];
 }
 
 export const PLANES = 5;
@@ -254,6 +260,8 @@ export function addUp(column: Float64Array): Float64Array {
 /** Shifts numbers stored + 1 back; -1 is missing. */
 const less1 = (column: Float64Array): Int32Array => Int32Array.from(column, (v) => v - 1);
 
+const getLongest = (lengths: Float64Array): number => lengths.reduce((a, b) => Math.max(a, b), 0);
+
 /** First place in ascending values that is not below `x`. */
 export function lowerBound(values: ArrayLike<number>, x: number): number {
   let low = 0;
@@ -293,7 +301,7 @@ export function readCells(bytes: Uint8Array, cells: number, lanes: Row["lanes"])
       delay: delay.map((d) => d - 1),
       count,
       busy,
-      longest: length.reduce((a, b) => Math.max(a, b), 0),
+      longest: getLongest(length),
     });
   }
   return all;
@@ -342,7 +350,7 @@ export class Data {
   private beyondMedian: Float64Array | null = null;
 
   constructor(readonly head: Head) {
-    this.rows = head.rows.map(() => ({ steps: [], ranges: [[], []], cells: [], gaps: [] }));
+    this.rows = head.rows.map(() => ({ steps: [], ranges: [[], []], cells: [], gaps: [], starts: [] }));
   }
 
   private static blocks = new Map<string, string>();
@@ -435,7 +443,8 @@ export class Data {
     if (gaps && segments) {
       this.gaps = readGaps(gaps, segments);
       this.gaps.row.forEach((row, i) => this.rows[row].gaps.push(i));
-      for (const row of this.rows) row.gaps.sort((a, b) => this.gaps!.start[a] - this.gaps!.start[b]);
+      const { start } = this.gaps;
+      for (const row of this.rows) row.starts = row.gaps.sort((a, b) => start[a] - start[b]).map((gap) => start[gap]);
     }
     const [row, step, occurrence, path, name, kind, count, ns] = sums;
     this.sums = { row, step: less1(step), occurrence: less1(occurrence), path: less1(path), name, kind, count, ns };
@@ -463,7 +472,7 @@ export class Data {
       addUp(undoZigzag(columns[1]));
       const order = Array.from(columns[1].keys()).sort((a, b) => columns[1][a] - columns[1][b]);
       const [row, start, length, kind, name] = columns.map((column) => Float64Array.from(order, (i) => column[i]));
-      this.critical = { row: less1(row), start, length, kind, name: less1(name) };
+      this.critical = { row: less1(row), start, length, kind, name: less1(name), longest: getLongest(length) };
     }
     return this.critical;
   }
@@ -537,7 +546,7 @@ export class Data {
   /** Name of a row among those of its side. */
   nameInSide(row: number): string {
     const it = this.head.rows[row];
-    if (LOGS) return it.run === null ? String(it.thread) : `${it.thread} · ${it.run}`;
+    if (LOGS) return it.run !== null && this.head.rows.filter(({ run, side }) => run === it.run && side === it.side).length === 1 ? it.run : [it.thread, it.run].filter(Boolean).join(" · ");
     const name = it.rank === null ? `process ${it.process}` : `rank ${it.rank}`;
     const twins = this.head.rows.filter((other) => other.rank === it.rank && other.run === it.run && other.side === it.side && (it.rank !== null || other.process === it.process));
     const role = it.role && twins.some((other) => other.role !== it.role) ? ` ${it.role}` : "";

@@ -150,7 +150,7 @@ export function makeFlame(root: Node, options: FlameOptions): HTMLElement {
     const node = findBox(event);
     showTip(canvas, event.offsetX, event.offsetY, node && describe(node));
   };
-  canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
+  canvas.onpointerleave = () => showTip(canvas);
   canvas.onkeydown = (event) => {
     const beside = (by: number): Node | undefined => {
       const siblings = zoom.parent ? sortChildren(zoom.parent) : [];

@@ -186,40 +186,38 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
       }
     }
   }
-  /** Position, in the list of a row, of the last gap that starts before a time. */
-  function findGap(row: number, time: number): number {
-    const list = data.rows[row].gaps;
-    let [low, high] = [0, list.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (data.gaps!.start[list[middle]] <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
+  /** Position, in the list of a row, of the last gap that starts at a time or before. */
+  const findGap = (row: number, time: number): number => lowerBound(data.rows[row].starts, Math.floor(time) + 1) - 1;
+  /** Whether a piece of the critical path is of the run of a row: times of other runs are not comparable. */
+  function isOfRun({ row }: Critical, i: number, lane: number): boolean {
+    const [piece, own] = [head.rows[row[i]], head.rows[lane]];
+    return !piece || (piece.run === own.run && (!COMPARISON || piece.side === own.side));
   }
-  function drawCritical(g: CanvasRenderingContext2D, { y, h }: Place): void {
+  function drawCritical(g: CanvasRenderingContext2D, { row, y, h }: Place): void {
     const path = data.critical;
     if (!path) return request("critical", () => data.loadCritical());
+    const { start, length, longest } = path;
     let drawn = -1;
-    for (let i = 0; i < path.start.length && path.start[i] < view.to; i++) {
-      const [x, end] = [getX(path.start[i]), getX(path.start[i] + path.length[i])];
-      if (end < view.left || end < drawn + 0.3) continue;
+    for (let i = lowerBound(start, view.from - longest); start[i] < view.to; i++) {
+      const [x, end] = [getX(start[i]), getX(start[i] + length[i])];
+      if (end < view.x0 || end < drawn + 0.3 || !isOfRun(path, i, row)) continue;
       drawn = end;
-      g.globalAlpha = path.row[i] === state.focus ? 1 : 0.45;
+      g.globalAlpha = path.row[i] === row ? 1 : 0.45;
       const color = getCriticalColor(path, i);
-      drawBox(g, Math.max(view.left - 2, x), y, end, h, color, end - x > 46 ? describeCritical(path, i) : undefined, getTextColor(color));
+      drawBox(g, Math.max(view.left - 2, x), y, end, h, color, end - x > 46 ? describeCritical(path, i, row) : undefined, getTextColor(color));
     }
     g.globalAlpha = 1;
   }
   /** Work has the color of its kind, the host that of its idle cause; waits are gray. */
   function getCriticalColor(path: Critical, i: number): string {
     const kind = data.names[path.kind[i]];
-    const work = [["kernel", "compute"], ["transfer", "arrival", "own length", "communication"], ["copy", "copies"]].findIndex((names) => names.includes(kind));
-    return work >= 0 ? getKindColor(work) : getCauseColor(/^(?:host|call)/.test(kind) ? "host_op" : "kernel_wait");
+    const work = ["kernel", "collective", "copy", "arrival"].indexOf(kind);
+    const cause = { host: "host_op", "runtime call": "host_op", "no host activity": "host_silent" }[kind] ?? "kernel_wait";
+    return work >= 0 ? getKindColor(work % 2 ? 1 : work) : getCauseColor(cause);
   }
-  function describeCritical(path: Critical, i: number): string {
+  function describeCritical(path: Critical, i: number, lane: number): string {
     const name = path.name[i] < 0 ? data.names[path.kind[i]] : data.short[path.name[i]];
-    return path.row[i] < 0 || path.row[i] === state.focus ? name : `${data.nameRow(path.row[i])}: ${name}`;
+    return path.row[i] < 0 || path.row[i] === lane ? name : `${data.nameInSide(path.row[i])}: ${name}`;
   }
   function listThreads(row: number): [thread: number, segments: Segment[]][] {
     const process = head.rows[row].process;
@@ -303,7 +301,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     add("kind", 14, 1);
     if (head.rows[row].kind === "device") add("kind", 12, 2);
     if (addBins(row, 4)[head.bins]) add("idle", 16);
-    if (state.critical && (row === state.focus || state.rows.length <= 2)) add("critical", 14);
+    if (state.critical && (COMPARISON || row === state.focus || state.rows.length <= 2)) add("critical", 14);
     if (Data.has(`curve${row}`)) add("curve", 36);
     if (state.host && (COMPARISON || row === state.focus)) for (const [thread, segments] of listThreads(row)) add("host", countDepth(segments) * HOST_ROW, thread);
     return list;
@@ -315,7 +313,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
   }
   /** Draws the steps of a row, over the whole width. */
   function drawSteps(g: CanvasRenderingContext2D, { left, width }: Pick<View, "left" | "width">, row: number, y: number): void {
-    const place = (time: number): number => left + ((toStrip(state.alignment, row, time) - state.t) / (state.e - state.t)) * (width - left);
+    const place = (time: number): number => left + (((COMPARISON ? toStrip(state.alignment, row, time) : time) - state.t) / (state.e - state.t)) * (width - left);
     setFont(g, 11, 600);
     for (const step of data.rows[row].steps) {
       const [x, end] = [Math.max(left, place(step.start)), Math.min(width, place(step.end - 1))];
@@ -444,13 +442,16 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
     const range = data.rows[row].ranges[lane === "part" ? 1 : 0].find(({ start, end }) => start <= time && end > time);
     return range ? { row, t0: range.start, t1: range.end, range: range.id, text: `${data.names[range.name]} · ${formatTime(range.end - range.start, 4)}${LOGS ? "" : " on the host"} · double click to count this stage` } : null;
   }
-  function findCritical(time: number): Item | null {
+  function findCritical({ row }: Place, time: number): Item | null {
     const path = data.critical;
     if (!path) return null;
     const slack = getScale();
-    const i = lowerBound(path.start, time + slack) - 1;
-    if (i < 0 || path.start[i] + path.length[i] + slack < time) return null;
-    return { row: Math.max(0, path.row[i]), t0: path.start[i], t1: path.start[i] + path.length[i], text: `critical path · ${data.names[path.kind[i]]} · ${describeCritical(path, i)} · ${formatTime(path.length[i], 4)}` };
+    const { start, length } = path;
+    let i = lowerBound(start, time + slack) - 1;
+    while (i >= 0 && !isOfRun(path, i, row)) i--;
+    const [t0, t1] = [start[i], start[i] + length[i]];
+    if (i < 0 || t1 + slack < time) return null;
+    return { row: path.row[i] < 0 ? row : path.row[i], t0, t1, text: `critical path · ${data.names[path.kind[i]]} · ${describeCritical(path, i, row)} · ${formatTime(length[i], 4)}` };
   }
   function findCall({ row, part, y: top }: Place, time: number, y: number): Item | null {
     const depth = Math.floor((y - top) / HOST_ROW);
@@ -489,7 +490,7 @@ export function makeLanes(data: Data, state: TimelineState, redraw: () => void) 
         return { row: place.row, t0: data.gaps!.start[gap], t1: data.gaps!.start[gap] + data.gaps!.length[gap], text: describeGap(gap) };
       }
       case "critical":
-        return findCritical(time);
+        return findCritical(place, time);
       case "host":
         return findCall(place, time, y);
       case "curve":

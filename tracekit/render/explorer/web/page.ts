@@ -147,10 +147,11 @@ function readLink(): void {
   content.chooseFocus(head.rows[row] ? row : null, !link.get("p"));
   const view = readPair("v");
   const step = chooseStep();
-  const [start, end] = head.rows.length > 2 && step ? [step.start, step.end] : data.getExtent(state.focus);
-  // One or two rows show the whole run, unless most of it is not recorded; a comparison shows the whole run of both.
+  const isMany = !LOGS && head.rows.length > 2;
+  const [start, end] = isMany && step ? [step.start, step.end] : data.getExtent(state.focus);
+  // One or two rows, and logs, show the whole run, unless most of it is not recorded; a comparison that of both.
   if (view) timeline.setView(...view);
-  else if (!COMPARISON && (head.rows.length > 2 || end - start < head.span / 2)) timeline.setView(start - (end - start) * 0.02, end + (end - start) * 0.02);
+  else if (!COMPARISON && !LOGS && (isMany || end - start < head.span / 2)) timeline.setView(start - (end - start) * 0.02, end + (end - start) * 0.02);
   const [t0, t1] = readPair("s") ?? [0, 0];
   if (t1 > t0) timeline.selectWindow(t0, t1);
   const numbers = link.get("n")?.split(".").map(Number);

@@ -131,7 +131,7 @@ export function makeRanks(page: Page): () => Parts {
       const [title, get] = MEASURES[getMeasure()];
       showTip(canvas, event.offsetX, event.offsetY, at ? `${data.labelRow(at.row)}, step ${numbers[at.i]}: ${title} ${formatTime(get(at.step), 4)}, median ${formatTime(middles.get(getRole(at.row))![at.i], 4)}` : undefined);
     };
-    canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
+    canvas.onpointerleave = () => showTip(canvas);
     canvas.onclick = (event) => {
       const at = findStep(event);
       if (!at) return;

@@ -7,7 +7,7 @@ import { type Content, makeOrder, type Page } from "./scope";
 import { capitalize, makeChooser, type Tab } from "./shell";
 import { makeMemoryTab } from "./snapshots";
 import { makeStages } from "./stages";
-import { countKernels } from "./tables";
+import { countKernels, listSheets } from "./tables";
 
 export function makeReport(page: Page, rebuild: (tab: string) => void): Content {
   const { data, head, state, noun, timeline } = page;
@@ -23,6 +23,7 @@ export function makeReport(page: Page, rebuild: (tab: string) => void): Content 
     if (head.rows.length && kernels) list.push({ id: "kernels", title: capitalize(`${noun}s`), build: kernels.makeKernelTab });
     if (!LOGS && head.rows.filter((_, row) => data.hasCompute(row)).length > 1) list.push({ id: "ranks", title: "Ranks", build: makeRanks(page) });
     if (MEMORY && head.memories.length) list.push({ id: "memory", title: "Memory", build: () => makeMemoryTab(data, () => rebuild("memory")) });
+    if (LOGS && head.sheets) list.push({ id: "tables", title: "All tables", build: () => listSheets(head.sheets!, false) });
     return list;
   }
   function chooseRows(run: string, role: string): void {
@@ -47,7 +48,7 @@ export function makeReport(page: Page, rebuild: (tab: string) => void): Content 
     };
     const keys = (["run", "role"] as const).filter((key) => listValues(key).length > 1);
     const list = keys.map((key) => makeChooser(key, `Show one ${key}`, [["", `all ${key}s`], ...listValues(key).map((value): [string, string] => [value, value])], choose));
-    if (head.rows.length > 2) list.push(makeOrder(timeline));
+    if (!LOGS && head.rows.length > 2) list.push(makeOrder(timeline));
     return list;
   }
   /** Brings up the row of a link, the slowest of many ranks, or the row of the first issue. */

@@ -26,11 +26,11 @@ export function makeSearch(page: Page) {
     });
     state.hits = { names, paths };
     // A comparison counts its sides apart.
-    const found = (head.comparison?.sides ?? [""]).map((side) => ({ side, count: 0, ns: 0 }));
+    const found = (COMPARISON ? head.comparison!.sides : [""]).map((side) => ({ side, count: 0, ns: 0 }));
     const { sums } = data;
     const rows = getRows();
     const add = (row: number, count: number, ns: number): void => {
-      const side = found[head.rows[row].side ?? 0];
+      const side = found[(COMPARISON && head.rows[row].side) || 0];
       side.count += count;
       side.ns += ns;
     };

@@ -3,7 +3,7 @@ import { formatCount, formatTime } from "./format";
 import { formatChange } from "./change";
 import type { Page } from "./scope";
 import { find, type Parts } from "./shell";
-import { countStages, makeStageChart, measureHighest } from "./stages";
+import { countStages, makeStageCharts } from "./stages";
 import { type Column, make, makeButton, makeTable } from "./tables";
 import { getKindColor, getStageColor } from "./theme";
 
@@ -59,14 +59,7 @@ export function makeStageChange(page: Page) {
     const [step, top] = listStages();
     const change = step && !step.means.includes(null) ? ` The step changes by ${formatChange(getChange(step))}.` : "";
     const answer = top ? `${top.name} changes most: ${top.means.includes(null) ? `only ${top.means[0] === null ? "after" : "before"}` : formatChange(getChange(top))}.${change}` : "The logs have no timed stage here.";
-    const high = measureHighest(page, pair);
-    const charts = make("div", "two");
-    for (const row of pair) {
-      const box = make("div");
-      box.append(make("h3", "", `Stages by step, ${data.nameRow(row)}`), makeStageChart(page, [row], high));
-      charts.append(box);
-    }
-    return [make("p", "answer", answer), charts, makeStageTable("Stages")];
+    return [make("p", "answer", answer), makeStageCharts(page, pair), makeStageTable("Stages")];
   }
   return { drawStages, makeStageTab, listStages };
 }

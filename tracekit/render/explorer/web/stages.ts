@@ -8,6 +8,8 @@ import { getStageColor, ink, prepareCanvas, setFont, showTip, watchSize, writeTe
 
 const FIRST_STAGES = 10;
 const CHART = 180;
+/** Of more logs, one chart has the steps of all. */
+const MOST_CHARTS = 6;
 
 /** A stage in the counted part: its time in all, the steps that have it, and the longest of them. */
 export interface StageTime {
@@ -59,7 +61,7 @@ function isCounted(scope: Scope, row: number, range: number, step: Step | undefi
 }
 
 /** Time of the longest step of rows, or of its stages if they take longer. */
-export function measureHighest({ data }: Page, rows: number[]): number {
+function measureHighest({ data }: Page, rows: number[]): number {
   const ends = rows.flatMap((row) => {
     const stages = new Map<number, number>();
     for (const { step, start, end } of data.rows[row].ranges[0]) stages.set(step, (stages.get(step) ?? 0) + end - start);
@@ -68,7 +70,7 @@ export function measureHighest({ data }: Page, rows: number[]): number {
   return ends.reduce((most, ns) => Math.max(most, ns), 1);
 }
 /** One bar per step, as high as the step is long; stages from the bottom in the order of the log, the rest is in no timer. */
-export function makeStageChart(page: Page, rows: number[], high = measureHighest(page, rows)): HTMLCanvasElement {
+function makeStageChart(page: Page, rows: number[], high = measureHighest(page, rows)): HTMLCanvasElement {
   const { data, state, timeline } = page;
   const canvas = make("canvas", "stages");
   canvas.setAttribute("role", "img");
@@ -106,7 +108,7 @@ export function makeStageChart(page: Page, rows: number[], high = measureHighest
     const parts = at && stacks[findBar(event)].slice().sort((a, b) => b.end - b.start - (a.end - a.start));
     showTip(canvas, event.offsetX, event.offsetY, at && `${at.step.number === null ? "step" : describeNumbers(new Set([at.step.number]))} · ${formatTime(at.step.end - at.step.start, 4)}: ${parts.slice(0, 5).map(({ name, start, end }) => `${data.names[name]} ${formatTime(end - start)}`).join(", ")}`);
   };
-  canvas.onpointerleave = () => showTip(canvas, 0, 0, undefined);
+  canvas.onpointerleave = () => showTip(canvas);
   canvas.onclick = (event) => {
     const at = steps[findBar(event)];
     if (at?.step.number == null) return;
@@ -116,6 +118,18 @@ export function makeStageChart(page: Page, rows: number[], high = measureHighest
   watchSize(canvas, draw);
   queueMicrotask(draw);
   return canvas;
+}
+
+/** A chart for each row, as high as the longest step of all. */
+export function makeStageCharts(page: Page, rows: number[]): HTMLElement {
+  const high = measureHighest(page, rows);
+  const charts = make("div", "two");
+  for (const row of rows) {
+    const box = make("div");
+    box.append(make("h3", "", `Stages by step, ${page.data.nameRow(row)}`), makeStageChart(page, [row], high));
+    charts.append(box);
+  }
+  return charts;
 }
 
 export function makeStages(page: Page) {
@@ -175,7 +189,8 @@ export function makeStages(page: Page) {
     const longest = steps.reduce((most, one) => (one.step.end - one.step.start > most.step.end - most.step.start ? one : most)).step;
     const where = longest.number === null ? "" : `, step ${longest.number}`;
     const answer = `${describeTop(times)} The longest step of the log takes ${formatTime(longest.end - longest.start, 4)} by its own timer${where}.`;
-    return [make("p", "answer", answer), make("h3", "", "Stages by step"), makeStageChart(page, rows), makeStageTimes(times, "Stages")];
+    const charts = rows.length > 1 && rows.length <= MOST_CHARTS ? [makeStageCharts(page, rows)] : [make("h3", "", "Stages by step"), makeStageChart(page, rows)];
+    return [make("p", "answer", answer), ...charts, makeStageTimes(times, "Stages")];
   }
   /** The longest stage: by the table of the report where that is shown, so that it says the same as the answer of the page. */
   function describeTop(times: StageTimes): string {

@@ -1,6 +1,8 @@
 // Tables, and the numbers in them: kernels and gaps counted over a part of the recording.
-import { type Boxes, type Data, lowerBound, type Step } from "./data";
+import { type Boxes, type Data, lowerBound, type Sheet, type Step } from "./data";
 import { formatCount } from "./format";
+
+const FIRST_SHEETS = 3;
 
 /**
  * The part of the recording that is counted. Whole steps and stages are counted by launch, a window by time. `matched` are
@@ -76,13 +78,17 @@ class Counter {
   }
 }
 
+/** Scales a number of a row by the row's weight. */
+type Scale = (row: number, value: number) => number;
+
 /** Counts the kernels of the chosen rows in a scope; a row counts as often as its weight says, once without. */
 export async function countKernels(data: Data, scope: Scope, rows: Set<number>, weigh?: (row: number) => number): Promise<Counts> {
-  const weights = weigh && new Map([...rows].map((row) => [row, weigh(row)]));
-  return scope.kind === "window" ? countCells(data, scope, rows, weights) : countSums(data, scope, rows, weights);
+  const weights = COMPARISON && weigh && new Map([...rows].map((row) => [row, weigh(row)]));
+  const scale = (row: number, value: number): number => (weights ? weights.get(row)! * value : value);
+  return scope.kind === "window" ? countCells(data, scope, rows, scale) : countSums(data, scope, rows, scale);
 }
 
-function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: Set<number>, weights?: Map<number, number>): Counts {
+function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: Set<number>, scale: Scale): Counts {
   const counter = new Counter();
   const { row, step, occurrence, path, name, kind, count, ns } = data.sums!;
   for (let i = 0; i < row.length; i++) {
@@ -92,20 +98,18 @@ function countSums(data: Data, scope: Exclude<Scope, { kind: "window" }>, rows: 
     if (scope.kind === "steps" && !hasStep(scope, row[i], of)) continue;
     if (scope.kind === "counted" && !of?.counted) continue;
     const stage = data.ranges[occurrence[i]]?.name ?? -1;
-    const weight = weights?.get(row[i]) ?? 1;
-    counter.add(stage, path[i], name[i], kind[i], count[i] * weight, ns[i] * weight);
+    counter.add(stage, path[i], name[i], kind[i], scale(row[i], count[i]), scale(row[i], ns[i]));
   }
   return counter.finish(0);
 }
 
-async function countCells(data: Data, scope: Scope, rows: Set<number>, weights?: Map<number, number>): Promise<Counts> {
+async function countCells(data: Data, scope: Scope, rows: Set<number>, scale: Scale): Promise<Counts> {
   const counter = new Counter();
   const windows = new Map([...rows].map((row) => [row, listWindows(data, scope, row)[0]]));
   const cells = data.cells.filter(({ row, start, end }) => rows.has(row) && start < windows.get(row)![1] && end > windows.get(row)![0]);
   await Promise.all([...new Set(cells.map((cell) => cell.row))].map((row) => data.loadRow(row)));
   for (const { row, data: boxes } of cells) {
-    const weight = weights?.get(row) ?? 1;
-    const add: Add = (stage, path, name, kind, count, ns) => counter.add(stage, path, name, kind, count * weight, ns * weight);
+    const add: Add = (stage, path, name, kind, count, ns) => counter.add(stage, path, name, kind, scale(row, count), scale(row, ns));
     if (boxes && !countWindow(boxes, ...windows.get(row)!, add)) counter.exact = false;
   }
   // Of steps without a cell, only the busy time is known.
@@ -114,7 +118,7 @@ async function countCells(data: Data, scope: Scope, rows: Set<number>, weights?:
   for (const [row, [t0, t1]] of windows)
     for (const step of data.rows[row].steps) {
       const share = (Math.min(t1, step.end) - Math.max(t0, step.start)) / (step.end - step.start);
-      if (share > 0 && !kept.has(`${row},${step.index}`)) unnamed += (step.compute + step.comm + step.copies) * share * (weights?.get(row) ?? 1);
+      if (share > 0 && !kept.has(`${row},${step.index}`)) unnamed += scale(row, (step.compute + step.comm + step.copies) * share);
     }
   return counter.finish(unnamed);
 }
@@ -136,7 +140,7 @@ export function groupWork(work: Work[], getKey: (work: Work) => string | number)
 /** Windows of a row that a scope covers, in order of time. */
 export function listWindows(data: Data, scope: Scope, row: number): [number, number][] {
   if (scope.kind === "all") return [[-Infinity, Infinity]];
-  if (scope.kind === "window") return [scope.toRow ? [scope.toRow(row, scope.t0), scope.toRow(row, scope.t1)] : [scope.t0, scope.t1]];
+  if (scope.kind === "window") return [COMPARISON && scope.toRow ? [scope.toRow(row, scope.t0), scope.toRow(row, scope.t1)] : [scope.t0, scope.t1]];
   const { steps, ranges } = data.rows[row];
   const parts = scope.kind === "stages" ? ranges[0].filter((range) => scope.ranges.has(range.id)) : steps.filter((step) => (scope.kind === "counted" ? step.counted : hasStep(scope, row, step)));
   return parts.map(({ start, end }): [number, number] => [start, end]).sort((a, b) => a[0] - b[0]);
@@ -238,7 +242,7 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
 
   const compare = (a: T, b: T): number => {
     const [x, y] = [columns[by].get(a), columns[by].get(b)];
-    const order = typeof x === "number" && typeof y === "number" ? (columns[by].size ? Math.abs(y) - Math.abs(x) : y - x) : String(x).localeCompare(String(y), "en", { numeric: true });
+    const order = typeof x === "number" && typeof y === "number" ? (COMPARISON && columns[by].size ? Math.abs(y) - Math.abs(x) : y - x) : String(x).localeCompare(String(y), "en", { numeric: true });
     return down ? order : -order;
   };
   const makeCell = (column: Column<T>, row: T): HTMLTableCellElement => {
@@ -310,4 +314,22 @@ export function makeTable<T>(columns: Column<T>[], rows: T[], options: TableOpti
   };
   draw();
   return box;
+}
+
+/** Shows a table of the report. */
+export function makeSheet({ title, columns, rows, note }: Sheet, limit = 100): HTMLElement {
+  const list = columns.map(([text, numeric], i): Column<string[]> => ({ title: text, get: (row) => row[i], full: (row) => row[i], ...(numeric ? { text: true } : {}) }));
+  return makeTable(list, rows, { name: title, by: -1, limit, note });
+}
+
+/** Lists tables of the report, folded; the first ones are open if there is nothing else to read. */
+export function listSheets(sheets: Sheet[], open: boolean): HTMLElement[] {
+  return sheets.map((sheet, number) => {
+    const box = make("details");
+    box.append(make("summary", "", sheet.title === sheet.section ? sheet.title : `${sheet.title} · ${sheet.section}`));
+    // A table is built when it is opened.
+    box.ontoggle = () => box.childElementCount < 2 && box.append(makeSheet(sheet));
+    box.open = open && number < FIRST_SHEETS;
+    return box;
+  });
 }

@@ -156,7 +156,7 @@ export function writeText(g: CanvasRenderingContext2D, text: string, x: number, 
 }
 
 /** Shows the tooltip beside a point of a canvas; hides it without text. */
-export function showTip(canvas: HTMLCanvasElement, x: number, y: number, text: string | undefined): void {
+export function showTip(canvas: HTMLCanvasElement, x = 0, y = 0, text?: string): void {
   const tip = document.getElementById("tip")!;
   tip.hidden = !text;
   if (!text) return;

@@ -77,9 +77,10 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   // Logs have no thin rows.
   const { listOrder, drawHeat } = LOGS ? { listOrder: (side?: number | null) => state.rows.filter((row) => side == null || head.rows[row].side === side), drawHeat: () => [] } : makeHeat(data, state, lanes);
   const getTop = (): number => (COMPARISON ? AXIS_OF_PAIR : AXIS);
-  const getSpan = (): number => state.alignment?.span ?? head.span;
+  const getSpan = (): number => (COMPARISON && state.alignment?.span) || head.span;
   const isSmall = (): boolean => COMPARISON || LOGS || state.rows.length <= 2;
-  const place = (row: number, time: number): number => getX(toStrip(state.alignment, row, time));
+  const toPlace = (row: number, time: number): number => (COMPARISON ? toStrip(state.alignment, row, time) : time);
+  const place = (row: number, time: number): number => getX(toPlace(row, time));
   const say = (text: string): void => {
     detail.textContent = detail.title = text || getHint();
   };
@@ -123,7 +124,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function jump(row: number, t0: number, t1: number, share = 0.3): void {
     state.mark = { row, t0, t1 };
     setFocus(row);
-    const [from, to] = [t0, t1].map((time) => toStrip(state.alignment, row, time));
+    const [from, to] = [t0, t1].map((time) => toPlace(row, time));
     const pad = ((to - from) / share - (to - from)) / 2;
     glide(from - pad, to + pad);
   }
@@ -159,7 +160,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       g.fillStyle = ink.line;
       g.fillRect(x, getTop() - 14, 1, height);
       g.fillStyle = ink.quiet;
-      if (!state.alignment) writeText(g, i ? formatTime(i * tick, 6) : "0", x + 4, getTop() - 9, 90);
+      if (!COMPARISON || !state.alignment) writeText(g, i ? formatTime(i * tick, 6) : "0", x + 4, getTop() - 9, 90);
     }
   }
   const findPlace = (row: number): Place | undefined => places.find((place) => place.row === row);
@@ -354,7 +355,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (!at) return null;
     if (x < gutter) return { row: at.row };
     const item = lanes.findIn(at, splitView(state, at.row, gutter, width), x, y) ?? { row: at.row };
-    if (item.text && state.rows.length > 1 && at.lane !== "critical") item.text = `${data.nameRow(at.row)} · ${item.text}`;
+    if (item.text && state.rows.length > 1 && (COMPARISON || at.lane !== "critical")) item.text = `${data.nameRow(at.row)} · ${item.text}`;
     return item;
   }
 
@@ -366,7 +367,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   function selectSteps(numbers: number[]): void {
     const steps = data.rows[state.focus].steps.filter((step) => numbers.includes(step.number ?? -1));
     if (!steps.length) return;
-    const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toStrip(state.alignment, state.focus, time));
+    const [t0, t1] = [steps[0].start, steps[steps.length - 1].end].map((time) => toPlace(state.focus, time));
     const matched = COMPARISON && matchAllSteps(data, state.focus, steps.map(({ index }) => index));
     state.selection = { t0, t1, scope: { kind: "steps", numbers: new Set(numbers), ...(matched && { matched }) } };
     redraw();
@@ -375,7 +376,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   /** Selects a stage in its step, on all rows. */
   function selectStage(id: number): void {
     const range = data.ranges[id];
-    const [t0, t1] = [range.start, range.end].map((time) => toStrip(state.alignment, range.row, time));
+    const [t0, t1] = [range.start, range.end].map((time) => toPlace(range.row, time));
     state.selection = { t0, t1, scope: { kind: "stages", ranges: new Set(listSameStages(data, range).map((same) => same.id)) } };
     redraw();
     events.selected();
@@ -385,7 +386,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     const selection = state.selection;
     if (!selection) return;
     const slack = 6 * getScale();
-    const isNear = (time: number, edge: number): boolean => Math.abs(toStrip(state.alignment, state.focus, time) - edge) < slack;
+    const isNear = (time: number, edge: number): boolean => Math.abs(toPlace(state.focus, time) - edge) < slack;
     const { steps, ranges } = data.rows[state.focus];
     const first = steps.findIndex((step) => isNear(step.start, selection.t0));
     const last = steps.findIndex((step) => isNear(step.end, selection.t1));
@@ -437,7 +438,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
     if (!drag) return;
     drag.moved ||= Math.abs(x - drag.x) > 3;
     if (!drag.moved) return;
-    showTip(canvas, 0, 0, undefined);
+    showTip(canvas);
     if (!drag.brush) {
       const by = (drag.x - x) * getScale();
       return setView(drag.t + by, drag.e + by);
@@ -456,7 +457,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
   };
   canvas.onpointerleave = () => {
     hover = null;
-    showTip(canvas, 0, 0, undefined);
+    showTip(canvas);
     redraw();
   };
   canvas.onpointercancel = (event) => {
@@ -518,7 +519,7 @@ export function makeTimeline(data: Data, canvas: HTMLCanvasElement, overview: HT
       Home: () => glide(0, getSpan()),
       f: () => {
         const { mark } = state;
-        const part = state.selection ?? (mark && { t0: toStrip(state.alignment, mark.row, mark.t0), t1: toStrip(state.alignment, mark.row, mark.t1) });
+        const part = state.selection ?? (mark && { t0: toPlace(mark.row, mark.t0), t1: toPlace(mark.row, mark.t1) });
         if (part) glide(part.t0 - (part.t1 - part.t0) * 0.1, part.t1 + (part.t1 - part.t0) * 0.1);
       },
       n: () => events.nextPin(1),
