@@ -236,7 +236,7 @@ class SqlSession:
 
 @contextlib.contextmanager
 def _convert_duckdb_errors(tables: Mapping[str, Table] | None = None, statement: str = "") -> Iterator[None]:
-    """Convert what DuckDB raises in the body to what tracekit raises."""
+    """Convert what DuckDB raises in the body to errors of tracekit."""
     try:
         with _convert_interrupts():
             yield
