@@ -115,7 +115,7 @@ def test_a_set_is_compared_among_the_ranks_that_no_earlier_set_has():
     found = list(find_late_sets(late_of([[0, 0], [40, 40], [70, 70], [100, 100]])))
     assert [each.is_late.tolist().index(True) for each in found] == [0, 1, 2]
     assert [each.late_ns.tolist() for each in found] == [[70, 70], [45, 45], [30, 30]]
-    assert [(each.worked_ns, each.apart) for each in found] == [(70, 4), (45, 3), (30, 2)]
+    assert [(each.worked_ns, each.compared_count) for each in found] == [(70, 4), (45, 3), (30, 2)]
 
 
 def test_causes_are_looked_for_in_files_that_are_not_damaged(monkeypatch):
@@ -128,7 +128,7 @@ def test_causes_are_looked_for_in_files_that_are_not_damaged(monkeypatch):
         ({1, 2}, ([1, 2], [0, 3])),
     ):
         monkeypatch.setattr(detection, "_list_ranks_of_damaged_files", lambda _, damaged=damaged: damaged)
-        found = detection._list_compared_ranks(None, late.lateness, late.late_set, late.late_set.is_late)
+        found = detection._list_ranks_of_both_sides(None, late.lateness, late.late_set, late.late_set.is_late)
         assert found == compared
 
 

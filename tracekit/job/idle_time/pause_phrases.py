@@ -6,15 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from tracekit.job.idle_time.call_tree import IdleCulprit, find_culprit_of_owner
-from tracekit.job.idle_time.causes import HostPauses
+from tracekit.job.idle_time.causes import NEARLY_ALL, HostPauses
 from tracekit.job.idle_time.host_collectives import phrase_awaited_rank
 from tracekit.job.stages.windows import Owner
 from tracekit.model.trace import Measurements
 from tracekit.model.units import format_quantity
 from tracekit.process.host.cpu_samples import OFF_CPU
-
-NEARLY_ALL = 0.9
-"""Share of the pauses of a place or of stages that are named without those of others."""
 
 
 def is_mostly_outside_stages(lost: HostPauses) -> bool:

@@ -237,7 +237,7 @@ def _list_late_rank_candidates(
         if (divide_or_none(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
             cause = _find_cause_of_late_set(measured, rank_group, late, late_set)
         tested = late_set
-        if cause is not None and late_set.apart == len(late.members):
+        if cause is not None and late_set.compared_count == len(late.members):
             tested = _recount_late_votes(measured, rank_group, late, late_set, limit)
         yield LateRanks(rank_group, late, tested, group, cost_ns, cause, is_named=False)
 
@@ -282,11 +282,11 @@ def _find_cause_of_late_set(
     `all_late` also marks members that are late with them for other causes; these are not compared with.
     """
     is_late = late_set.is_late if all_late is None else all_late
-    chosen, usual_ranks = _list_compared_ranks(measured, late, late_set, is_late)
+    chosen, usual_ranks = _list_ranks_of_both_sides(measured, late, late_set, is_late)
     return find_lateness_cause(measured, rank_group, chosen, usual_ranks, late.steps.filter(late_set.late_steps))
 
 
-def _list_compared_ranks(
+def _list_ranks_of_both_sides(
     measured: Measurements, late: RankLateness, late_set: LateSet, is_late: Bools
 ) -> tuple[list[int], list[int]]:
     """List (the ranks of a set, the ranks that are not late, those nearest to the median first).
@@ -359,7 +359,7 @@ def _list_slow_clocks_after(measured: Measurements, late: LateRanks) -> list[boo
         if whole_group.labels == late.rank_group.labels:
             steps = whole_group.by_step.select(*UNIT).sort(*UNIT).distinct(*UNIT)
             place = np.flatnonzero(steps.is_among(last, UNIT, optional=UNIT))
-            ranks = _list_compared_ranks(recorded, late.lateness, late.late_set, late.late_set.is_late)
+            ranks = _list_ranks_of_both_sides(recorded, late.lateness, late.late_set, late.late_set.is_late)
             for number in range(int(place[0]) + 1, len(steps)) if len(place) else ():
                 slow.append(is_clock_slow(recorded, whole_group, *ranks, steps.take(np.array([number]))))
     return [is_slow for is_slow in slow if is_slow is not None]
@@ -455,7 +455,7 @@ def _explain_unnamed_ranks(of_group: list[LateRanks], limit: Mapping[str, float]
 
 def _count_steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
     """Count the steps in which a set must come last to be named, at least one more than were recorded."""
-    needed = count_rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
+    needed = count_rounds_needed(late.late_set.compared_count, late.late_set.size, limit["false_ratio"])
     return max(needed, late.late_set.rounds + 1)
 
 

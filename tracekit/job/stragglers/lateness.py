@@ -68,7 +68,7 @@ class LateSet:
         return int(self.is_late.sum())
 
     @property
-    def apart(self) -> int:
+    def compared_count(self) -> int:
         """Number of members that it was compared among."""
         return int(self.is_compared.sum())
 
