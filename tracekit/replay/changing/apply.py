@@ -184,7 +184,9 @@ def _unblock(index: JobIndex, weights: Weights, change: RunChange) -> None:
 
 def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) -> None:
     """Refuse to make copies of several directions asynchronous: what reads a value back must wait for it."""
-    directions = index.recall((_list_directions, change.where, change.on), lambda: _list_directions(index, ops))
+    directions = index.recall(
+        (_list_copy_directions, change.where, change.on), lambda: _list_copy_directions(index, ops)
+    )
     if len(directions) > 1 and not change.where.by:
         raise ChangeError(
             f"op {change.where.op!r} selects {len(directions)} kinds of ops: {', '.join(sorted(directions)[:4])}",
@@ -192,7 +194,7 @@ def _refuse_several_directions(index: JobIndex, ops: Ints, change: RunChange) ->
         )
 
 
-def _list_directions(index: JobIndex, ops: Ints) -> set[str]:
+def _list_copy_directions(index: JobIndex, ops: Ints) -> set[str]:
     """List the directions of copies, as their names give them."""
     names: set[str] = set()
     for number, (graph, mine) in enumerate(index.split_by_process(index.op_process[ops])):

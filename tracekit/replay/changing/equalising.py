@@ -96,7 +96,7 @@ class _Rows(NamedTuple):
     where: Numbers
 
 
-def _order_rows(work: _Work, unit: Rows, where: Numbers, marks: Sequence[Mask]) -> _Rows:
+def _order_placed_work(work: _Work, unit: Rows, where: Numbers, marks: Sequence[Mask]) -> _Rows:
     """Order rows; `marks` are those that are chosen, may go, and are counted."""
     order = np.lexsort((work.time, where, unit))
     unit, where = unit[order], where[order]
@@ -136,12 +136,12 @@ def _place_work(index: JobIndex, change: RunChange) -> _PlacedWork:
         alike = other, _number_roles(index)[work.process], stage, work.name
         marks = _mark_rows(index, change, work, step)
         where = places.number(alike, ~work.works & (stage >= 0))
-        places.parts.append(_order_rows(work, unit, where, marks))
+        places.parts.append(_order_placed_work(work, unit, where, marks))
         if has_own:
             on_cpu = np.flatnonzero(work.works & ~_mark_devices(index)[work.process])
             where = stages.number((other[on_cpu], stage[on_cpu]), np.zeros(len(on_cpu), np.bool_))
             of_rows = work.take(on_cpu)
-            stages.parts.append(_order_rows(of_rows, unit[on_cpu], where, [mark[on_cpu] for mark in marks]))
+            stages.parts.append(_order_placed_work(of_rows, unit[on_cpu], where, [mark[on_cpu] for mark in marks]))
     del rows, process
     release_freed_memory()
     placed = places.place()
@@ -179,10 +179,10 @@ class _PlacedRows:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._pauses: set[int] = set()
 
-    def number(self, alike: Sequence[Rows], is_pause: Mask) -> Numbers:
-        """Number the places of rows, which are alike there. There may be pauses where a row is one."""
-        group, first = group_arrays(alike)
-        keys = zip(*(column[first].tolist() for column in alike), strict=True)
+    def number(self, columns: Sequence[Rows], is_pause: Mask) -> Numbers:
+        """Number the places of rows: those with equal columns are at one place. There may be pauses where a row is one."""
+        group, first = group_arrays(columns)
+        keys = zip(*(column[first].tolist() for column in columns), strict=True)
         numbers = np.array([self._numbers.setdefault(key, len(self._numbers)) for key in keys], np.int32)
         self._pauses.update(find_distinct(numbers[group[is_pause]]).tolist())
         return numbers[group]
