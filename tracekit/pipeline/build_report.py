@@ -34,6 +34,7 @@ from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
 from tracekit.pipeline.summary import notes as appendix
 from tracekit.pipeline.summary import screen as overview
+from tracekit.pipeline.summary import stage_table
 from tracekit.pipeline.summary.coverage import (
     describe_unexplained_time,
     describe_variation,
@@ -41,7 +42,6 @@ from tracekit.pipeline.summary.coverage import (
     measure_unexplained_ratio,
 )
 from tracekit.pipeline.summary.run_logs import pick_run_log_table
-from tracekit.pipeline.summary.stage_table import make_stage_table
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def build_report_of_sections(
         return counting.list_counted_steps(whom, steps)
 
     def table(whom: Measurements) -> Sheet | None:
-        return make_stage_table(whom) or pick_main_table(sections)
+        return stage_table.make_stage_table(whom) or pick_main_table(sections)
 
     nothing: tuple[str, ...] = ()
     no_spans: tuple[RunSpan, ...] = ()

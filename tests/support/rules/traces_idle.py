@@ -49,7 +49,7 @@ FIRES: dict[str, Firing] = {
     ),
     # 20 ms of 2 s.
     "host-silence": Firing(
-        silent(), "GPUs wait 20.0 ms of 2,000 ms per step while no host activity is recorded",
+        silent(), "GPUs wait 20.0 ms of 2,000 ms per step while no host activity is recorded in update_actor",
         "low", 20_000_000, 0.01,
         {"silent_ns": 20_000_000, "longest_ns": 20_000_000},
     ),

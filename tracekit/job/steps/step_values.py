@@ -251,16 +251,23 @@ def _has_work_before(measured: Measurements, firsts: Frame) -> Bools:
 
     A stage before the first mark ran at least `WORK_BEFORE` of the device ops of the step.
     """
-    if "gpu_time" in failed_questions.list_unasked_tables(measured) or not measured.has("gpu_time"):
+    stages = failed_questions.judge_if_sound_and_asked(measured, _list_stages_without_step, None)
+    if stages is None:
         return np.zeros(len(firsts), np.bool_)
-    rows = measured.frame("gpu_time")
-    rows = rows.filter(rows.equals("window", "stage") & rows.is_missing("step"))
     starts = firsts.select(*CAPTURE).with_columns(first_ns=firsts["ts_ns"])
-    rows = rows.join(starts, CAPTURE, optional=CAPTURE)
+    rows = stages.join(starts, CAPTURE, optional=CAPTURE)
     rows = rows.filter(rows["ts_ns"] + rows["window_ns"] <= rows["first_ns"])
     before = rows.group_by(*CAPTURE).agg(op_count=max_of("op_count"))
     counts = firsts.select(*CAPTURE).join(before, CAPTURE, "left", optional=CAPTURE).integers("op_count")
     return np.asarray(counts > WORK_BEFORE * firsts.number("launch_count", missing=0.0), np.bool_)
+
+
+def _list_stages_without_step(measured: Measurements) -> Frame | None:
+    """List the GPU time of stages outside of any step; None where none was measured."""
+    if not measured.has("gpu_time"):
+        return None
+    rows = measured.frame("gpu_time")
+    return rows.filter(rows.equals("window", "stage") & rows.is_missing("step"))
 
 
 WORK_BEFORE = 0.25
