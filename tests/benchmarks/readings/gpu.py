@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import re
 from collections import Counter
@@ -131,11 +132,16 @@ def host_in(rows: Rows, thread: Any, start: int, end: int) -> set[str]:
     on_thread = [row for row in rows.host if row[3] == thread and row[0] < end and row[1] > start]
     edges = sorted({start, end, *(edge for row in on_thread for edge in row[:2] if start < edge < end)})
     time: Counter[tuple[int, int, str, Any, str]] = Counter()
+    coming = sorted(range(len(on_thread)), key=lambda number: on_thread[number][0], reverse=True)
+    around: list[tuple[int, int, int]] = []  # The latest start first, then the earliest end.
     for begin, until in itertools.pairwise(edges):
-        around = [row for row in on_thread if row[0] <= begin and row[1] >= until]
+        while coming and on_thread[coming[-1]][0] <= begin:
+            number = coming.pop()
+            heapq.heappush(around, (-on_thread[number][0], on_thread[number][1], number))
+        while around and around[0][1] <= begin:
+            heapq.heappop(around)
         if around:
-            deepest = max(around, key=lambda row: (row[0], -row[1]))
-            time[deepest] += until - begin
+            time[on_thread[around[0][2]]] += until - begin
     if 2 * sum(time.values()) < end - start:
         return set()
     (deepest, _), *_ = time.most_common(1)
