@@ -39,6 +39,7 @@ INCLUDED: Mapping[str, str] = {
 SUBJECTS: Mapping[str, str] = {
     "time": "Time",
     "ranks": "Ranks and communication",
+    "hangs": "Jobs that hang",
     "rl": "Rollout and training",
     "run_log": "Logs of runs",
     "engines": "Rollout engines",

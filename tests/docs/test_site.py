@@ -68,7 +68,7 @@ if tools.HERE["docs"]():
     @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.id)
     def test_every_rule_has_its_page(rule):
         assert rule.title in text_of(f"rules/{rule.id}.html")
-        assert rule.id in text_of("rules/index.html")
+        assert f"{rule.number} {rule.id} {rule.title}" in " ".join(text_of("rules/index.html").split())
 
     def test_every_table_has_its_columns():
         for name, tables in (("raw", RAW), ("measured", list_measured_tables())):
