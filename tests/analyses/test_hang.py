@@ -449,3 +449,11 @@ def test_the_first_screen_has_the_stacks_where_no_rank_is_named(tmp_path):
     whole = report(Path(__file__).parents[2] / "examples" / "hang")
     assert whole.findings
     assert whole.overview is None
+
+
+@pytest.mark.parametrize("members", [None, "[0]"])
+def test_one_dump_of_unknown_groups_is_not_enough(tmp_path, members):
+    out = report(write_sources(tmp_path, configured([record(1), pending(2)], members=(members,))))
+    reasons = [verdict.reason for verdict in section(out, "hang").verdicts if verdict.answer == "insufficient data"]
+    assert out.findings == ()
+    assert reasons == ([] if members == "[0]" else ["only rank 0 left a dump: add those of the other ranks"])

@@ -10,7 +10,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.collectives.hangs.claims import describe_hang, list_hang_caveats, make_hang_advice, make_hang_evidence
 from tracekit.job.collectives.hangs.conflicts import describe_group_conflict
-from tracekit.job.collectives.hangs.dumps import RankDump, collect_dumps
+from tracekit.job.collectives.hangs.dumps import RankDump, collect_dumps, list_group_members
 from tracekit.job.collectives.hangs.evidence import (
     FrozenCount,
     Timeout,
@@ -142,7 +142,7 @@ def _judge_run(
         return _make_timeout_finding(measured, run, timeouts)
     if frozen:
         return _make_frozen_finding(measured, run, frozen)
-    return _abstain_from_hang(measured, run, search)
+    return _abstain_from_hang(measured, run, search) or _abstain_from_one_dump(run, dumps)
 
 
 def _abstain_from_hang(measured: Measurements, run: str | None, search: HangSearch) -> Verdict | None:
@@ -158,6 +158,16 @@ def _abstain_from_hang(measured: Measurements, run: str | None, search: HangSear
     if len(counts) and counts.is_in("status", ("MISMATCH",)).any():
         return Verdict("hang", "insufficient data", "one report of RAS differs: ask twice, 10 s apart", run)
     return None
+
+
+def _abstain_from_one_dump(run: str | None, dumps: Mapping[int, RankDump]) -> Verdict | None:
+    """Abstain where one rank left the only dump, unless its groups are known to have no other member."""
+    if len(dumps) != 1:
+        return None
+    ((rank, dump),) = dumps.items()
+    if all(list_group_members(key) == frozenset((rank,)) for key in dump.groups):
+        return None
+    return Verdict("hang", "insufficient data", f"only rank {rank} left a dump: add those of the other ranks", run)
 
 
 def _make_dump_finding(
